@@ -11,14 +11,13 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// releasedTTL is how long a released message stands in the snapshot: long
-// enough for a subscriber that was away for a moment to see it.
+// releasedTTL is how long a released message stays in the snapshot: long enough for a subscriber that was away for a
+// moment to see it.
 const releasedTTL = time.Minute
 
-// message is a transition as it is published: JSON, with CloudEvents 1.0
-// attributes in its headers (binary mode) and an ID from its content, by which
-// JetStream drops a copy. A throttle decision carries its own time to live, so
-// that the snapshot holds who is throttled and not who ever was.
+// message returns a transition as it is published: JSON, with CloudEvents 1.0 attributes in its headers (binary mode)
+// and an ID from its content, by which JetStream drops a copy. A throttle decision has its own time to live, so that
+// the snapshot holds only keys that are throttled now.
 func message(prefix string, t api.Transition) (*nats.Msg, error) {
 	t.ID = t.MessageID(prefix)
 	body, err := json.Marshal(t)
@@ -30,7 +29,7 @@ func message(prefix string, t api.Transition) (*nats.Msg, error) {
 		kind = "throttle"
 	}
 	h := nats.Header{}
-	// CloudEvents attribute names are lower case, so they are set as they stand.
+	// CloudEvents attribute names are lower case, so they are set without canonical form.
 	h["ce-specversion"] = []string{"1.0"}
 	h["ce-id"] = []string{t.ID}
 	h["ce-source"] = []string{"/streamcounter/" + prefix}
@@ -44,10 +43,10 @@ func message(prefix string, t api.Transition) (*nats.Msg, error) {
 	return &nats.Msg{Subject: t.Subject(prefix), Header: h, Data: body}, nil
 }
 
-// ttl is from when the decision was written until it expires by itself, both by Redis's
-// clock: a worker whose own clock is ahead would take it from all subscribers too early.
-// It is in whole seconds as JetStream takes them, rounded up, at least one. One that waited
-// in the outbox while NATS was away stands longer than it holds; its expires_ms says so.
+// ttl returns the time from when the decision was written until it expires, both by Redis's clock. With the worker's
+// own clock, a clock that is ahead would remove the decision for all subscribers too early. ttl is in whole seconds
+// as JetStream requires, rounded up, at least one. A decision that waited in the outbox while NATS was away stays
+// stored for longer than it is valid; its expires_ms shows this.
 func ttl(t api.Transition) time.Duration {
 	d := releasedTTL
 	if t.State == api.StateThrottled {

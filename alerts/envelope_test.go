@@ -11,8 +11,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// The message is a contract with subscribers in other languages, so it is
-// written out: CloudEvents 1.0 in binary mode, and what JetStream reads.
+// The message is a contract with subscribers in other languages, so the test spells it out: CloudEvents 1.0 in binary
+// mode, and the headers for JetStream.
 func TestThrottleMessage(t *testing.T) {
 	tr := api.Transition{
 		ID: "whatever it had", Rule: "api", Key: "10.0.0.1", State: api.StateThrottled, Level: 100, Limit: 10,
@@ -87,7 +87,7 @@ func TestMessageOfEachState(t *testing.T) {
 	}
 }
 
-// JetStream takes whole seconds, at least one; a decision may not go before it expires.
+// JetStream accepts whole seconds, at least one; a decision must not be removed before it expires.
 func TestThrottleTTL(t *testing.T) {
 	for ms, want := range map[int64]string{-5: "1s", 0: "1s", 1: "1s", 999: "1s", 1000: "1s", 1001: "2s",
 		59_999: "1m0s", 31 * 24 * 3_600_000: "744h0m0s"} {

@@ -27,7 +27,7 @@ func newJetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 	return js
 }
 
-// world is one prefix on a NATS server: its publisher, and what became of each publish.
+// world is one prefix on a NATS server: its publisher, and the outcome of each publish.
 type world struct {
 	prefix           string
 	js               jetstream.JetStream
@@ -65,8 +65,7 @@ func (w *world) count(outcome string) int {
 	return w.outcomes[outcome]
 }
 
-// follow gives what an ordered consumer of a stream receives, one word per
-// message, until it is stopped.
+// follow returns what an ordered consumer of a stream receives, one word per message, until it is stopped.
 func (w *world) follow(t *testing.T, streamName string, from jetstream.DeliverPolicy) (heard <-chan string,
 	stop func()) {
 	t.Helper()
@@ -86,7 +85,7 @@ func (w *world) follow(t *testing.T, streamName string, from jetstream.DeliverPo
 	return got, following.Stop
 }
 
-// first gives the first n messages that a stream holds.
+// first returns the first n messages of a stream.
 func (w *world) first(t *testing.T, streamName string, n int) []string {
 	t.Helper()
 	heard, stop := w.follow(t, streamName, jetstream.DeliverAllPolicy)
@@ -96,7 +95,7 @@ func (w *world) first(t *testing.T, streamName string, n int) []string {
 
 func word(t api.Transition) string { return fmt.Sprintf("%s %s@%d", t.Key, t.State, t.SinceMs) }
 
-// next takes n words, and fails where they do not come.
+// next takes n words, and fails if they do not come.
 func next(t *testing.T, from <-chan string, n int) []string {
 	t.Helper()
 	var got []string
@@ -112,7 +111,7 @@ func next(t *testing.T, from <-chan string, n int) []string {
 	return got
 }
 
-// ofKey gives the words of one key, in order.
+// ofKey returns the words of one key, in order.
 func ofKey(words []string, key string) []string {
 	var out []string
 	for _, w := range words {
@@ -126,7 +125,7 @@ func ofKey(words []string, key string) []string {
 func throttle(key string, state api.State, since int64) api.Transition {
 	return api.Transition{
 		Rule: "api", Key: key, State: state, Level: 100, Limit: 10, WindowMs: 60_000, Used: 10,
-		// what has expired goes from the stream
+		// A decision that has expired is removed from the stream.
 		Version: since, AtMs: since, SinceMs: since, UntilMs: since + 60_000,
 		ExpiresMs: time.Now().UnixMilli() + 70_000,
 	}

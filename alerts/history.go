@@ -18,26 +18,26 @@ import (
 	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
-// History reads what JetStream keeps of single keys: the alerts of 7 days, among them those of level
-// 100, which tell when a key was throttled, and the last throttle decision of each rule. It creates
-// consumers alone, so the user `watch` of deploy/nats-permissions.conf may do it.
+// History reads the messages that JetStream keeps of single keys: the alerts of 7 days, and the last throttle
+// decision of each rule. The alerts of level 100 show when a key was throttled. History only creates consumers, so
+// the permissions of the user `watch` in deploy/nats-permissions.conf are enough.
 type History struct {
 	js     jetstream.JetStream
 	prefix string
 }
 
-// How much is read to find the newest messages, as JetStream reads forwards alone.
+// How much is read to find the newest messages. JetStream can only read forwards.
 const (
 	readWhole = 1000                 // all messages of a key are read, if there are no more than these
-	firstSpan = 2 * time.Minute      // else those of so long before the page's end,
-	spanTimes = 8                    // then of so many times that, until there are enough
+	firstSpan = 2 * time.Minute      // otherwise the messages of this time before the page's end,
+	spanTimes = 8                    // then of this many times that time, until there are enough
 	longest   = 8 * 24 * time.Hour   // the stream keeps 7 days
 	fetchStep = 500                  // messages of one fetch
 	unusedFor = 10 * time.Second     // after which the server forgets a consumer
-	slack     = 2 * time.Millisecond // that a stored time is rounded by
+	slack     = 2 * time.Millisecond // a stored time is rounded by at most this
 )
 
-// NewHistory uses a connection of the caller's.
+// NewHistory uses the caller's connection.
 func NewHistory(nc *nats.Conn, prefix string) (*History, error) {
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(2*time.Second))
 	if err != nil {
@@ -46,7 +46,7 @@ func NewHistory(nc *nats.Conn, prefix string) (*History, error) {
 	return &History{js, prefix}, nil
 }
 
-// place is where an alert stands in the stream.
+// place is the position of an alert in the stream.
 type place struct {
 	sequence uint64
 	stored   time.Time
@@ -64,8 +64,8 @@ func parsePlace(text string) (place, error) {
 	return place{n, time.UnixMilli(ms).Add(slack)}, nil
 }
 
-// Alerts gives the newest n alerts of a key that stand before a place, the newest first, and the
-// place of each. before is "" for the newest of all.
+// Alerts returns the newest n alerts of a key that are before a place, the newest first, and the place of each.
+// before is "" for the newest of all.
 func (h *History) Alerts(ctx context.Context, key, before string, n int) ([]api.Transition, []string, error) {
 	end := place{sequence: 1<<64 - 1, stored: time.Now()}
 	if before != "" {
@@ -94,7 +94,7 @@ func (h *History) Alerts(ctx context.Context, key, before string, n int) ([]api.
 	return transitions, places, nil
 }
 
-// Decisions gives the last throttle decision of each rule of a key, the newest first.
+// Decisions returns the last throttle decision of each rule of a key, the newest first.
 func (h *History) Decisions(ctx context.Context, key string) ([]api.Transition, error) {
 	stream, _ := StreamNames(h.prefix)
 	r := reading{h.js, stream, h.prefix + ".throttle.*." + api.KeyToken(key), place{sequence: 1<<64 - 1}}
@@ -112,7 +112,7 @@ func (h *History) Decisions(ctx context.Context, key string) ([]api.Transition, 
 	return out, nil
 }
 
-// reading is of one subject filter, up to a place.
+// reading reads the messages of one subject filter, up to a place.
 type reading struct {
 	js              jetstream.JetStream
 	stream, subject string
@@ -124,8 +124,8 @@ type storedTransition struct {
 	place
 }
 
-// since reads what was stored from a time on; from the beginning where that is zero. It reads nothing
-// where there are more than `most` messages, if that is above 0, and says so.
+// since reads the messages that were stored from a time on, or from the beginning if that time is zero. If `most` is
+// above 0 and there are more messages than that, it reads nothing and returns whole = false.
 func (r reading) since(ctx context.Context, from time.Time, most uint64) (list []storedTransition, whole bool,
 	err error) {
 	config := jetstream.OrderedConsumerConfig{FilterSubjects: []string{r.subject},
@@ -172,8 +172,8 @@ func (r reading) since(ctx context.Context, from time.Time, most uint64) (list [
 	return list, true, ctx.Err()
 }
 
-// Follow hands on each decision and alert that is stored from now on, until ctx ends. It waits for
-// streams that are not there yet. take is called by two goroutines.
+// Follow calls take for each decision and alert that is stored from now on, until ctx ends. It waits for streams that
+// do not exist yet. take is called by two goroutines.
 func (h *History) Follow(ctx context.Context, take func(api.Transition)) {
 	throttle, alert := StreamNames(h.prefix)
 	for stream, subject := range map[string]string{throttle: ".throttle.>", alert: ".alert.>"} {

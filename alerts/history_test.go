@@ -12,8 +12,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// The alerts of one key among many come page by page, the newest first, each once: where the whole is
-// read, and where only the newest are.
+// The alerts of one key among many come page by page, the newest first, each once: both if all of them are read, and
+// if only the newest are.
 func TestHistoryPages(t *testing.T) {
 	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
 	w := newWorld(t, nc)
@@ -23,7 +23,7 @@ func TestHistoryPages(t *testing.T) {
 		t.Fatalf("before there is a stream: %+v, %v", list, err)
 	}
 	testkit.Must(t, w.publisher.Ensure(t.Context()))
-	for _, n := range []int64{7, 1200} { // the second are more than are read as a whole
+	for _, n := range []int64{7, 1200} { // the second number is more than are read as a whole
 		key := fmt.Sprintf("user.%d", n)
 		var all []api.Transition
 		for i := range n {
@@ -55,7 +55,7 @@ func TestHistoryPages(t *testing.T) {
 	}
 }
 
-// Of the decisions the last of each rule is there.
+// The last decision of each rule is returned.
 func TestHistoryHasTheLastDecisions(t *testing.T) {
 	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
 	w := newWorld(t, nc)

@@ -11,8 +11,8 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// LastDecision gives the throttle decision that stands for a rule and key in the stream of
-// decisions; nil where there is none, or what stands there is no decision.
+// LastDecision returns the throttle decision for a rule and key that is in the stream of decisions. It returns nil if
+// there is none, or if the message is not a valid decision.
 func (p *Publisher) LastDecision(ctx context.Context, rule, key string) (*api.Transition, error) {
 	stream, err := p.throttleStream(ctx)
 	if err != nil {
@@ -33,7 +33,7 @@ func (p *Publisher) LastDecision(ctx context.Context, rule, key string) (*api.Tr
 	return nil, nil
 }
 
-// throttleStream gives the stream of decisions, which JetStream is asked for once.
+// throttleStream returns the stream of decisions. It asks JetStream for the stream only once.
 func (p *Publisher) throttleStream(ctx context.Context) (jetstream.Stream, error) {
 	if known := p.throttle.Load(); known != nil {
 		return *known, nil

@@ -18,7 +18,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// oldServer greets as a NATS of a version and gives what clients sent but for the greeting.
+// oldServer greets like a NATS server of a version, and returns what clients sent after their greeting.
 func oldServer(t *testing.T, version string) (url string, sent <-chan string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -47,8 +47,8 @@ func oldServer(t *testing.T, version string) (url string, sent <-chan string) {
 	return "nats://" + l.Addr().String(), lines
 }
 
-// A NATS without per-message TTL is refused: no stream is made there and nothing is
-// published, as each decision would stand forever.
+// A NATS server without per-message TTL is refused: no stream is created there and nothing is published, because each
+// decision would stay forever.
 func TestAnOldServerGetsNothing(t *testing.T) {
 	url, sent := oldServer(t, "2.10.29")
 	nc, err := nats.Connect(url)

@@ -15,8 +15,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// A server that lets the first publish go unanswered: the second of that
-// subject must not overtake it, and the one that is sent again keeps its ID.
+// A server does not answer the first publish. The second message of that subject must not overtake it, and the
+// message that is sent again keeps its ID.
 func TestNothingOvertakesAnUnansweredPublish(t *testing.T) {
 	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
 	prefix := streamtest.Prefix(t)
@@ -33,7 +33,7 @@ func TestNothingOvertakesAnUnansweredPublish(t *testing.T) {
 	testkit.Must(t, err)
 	one, two := throttle("k", api.StateThrottled, 1000), throttle("k", api.StateReleased, 2000)
 	testkit.Must(t, p.Publish(t.Context(), []api.Transition{one, two}, 0))
-	// The publisher has made the streams meanwhile, whose answer may be the faster.
+	// The publisher has created the streams meanwhile, and that answer may come first.
 	seen := []string{<-heard, <-heard, <-heard}
 	first, second := one.MessageID(prefix), two.MessageID(prefix)
 	if want := []string{first, first, second}; !slices.Equal(seen, want) {
@@ -45,8 +45,8 @@ func TestNothingOvertakesAnUnansweredPublish(t *testing.T) {
 	}
 }
 
-// Alerts of one key stand in the stream as they were written, whatever their levels: those of one subject wait for
-// each other, and those of another subject of the key with them.
+// Alerts of one key are in the stream in the order in which they were written, whatever their levels: alerts of one
+// subject wait for each other, and alerts of another subject of the key wait with them.
 func TestAlertsOfAKeyKeepTheirOrder(t *testing.T) {
 	nc, err := nats.Connect(streamtest.NATS(t))
 	testkit.Must(t, err)

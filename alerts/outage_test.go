@@ -16,8 +16,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// NATS is away when the relay publishes: it waits, and then all is there, in
-// the order of each subject, and none twice.
+// NATS is down when the relay publishes: it waits, and later every transition is there, in the order of each subject,
+// and none twice.
 func TestPublishThroughAnOutage(t *testing.T) {
 	server := streamtest.OwnNATS(t)
 	nc := streamtest.ConnectNATS(t, server.URL())
@@ -52,7 +52,7 @@ func TestPublishThroughAnOutage(t *testing.T) {
 	}
 }
 
-// absence is how long NATS is to be away: STREAMCOUNTER_TEST_OUTAGE, or 2s.
+// absence is how long NATS is down: STREAMCOUNTER_TEST_OUTAGE, or 2s.
 func absence(t *testing.T) time.Duration {
 	t.Helper()
 	d, err := time.ParseDuration(cmp.Or(os.Getenv("STREAMCOUNTER_TEST_OUTAGE"), "2s"))

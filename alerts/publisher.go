@@ -22,16 +22,16 @@ import (
 // PublisherConfig: zero values are defaults.
 type PublisherConfig struct {
 	Prefix string // required
-	// AckTimeout is how long a PubAck may take before the message is sent again,
-	// and any other answer of JetStream before it is asked again; default 2s.
+	// AckTimeout is how long a PubAck may take before the message is sent again, and any other answer of JetStream
+	// before the request is repeated; default 2s.
 	AckTimeout time.Duration
-	// Replicas of the streams where they are created; default 1.
+	// Replicas of the streams, if they are created; default 1.
 	Replicas int
 	// OnOutcome receives each publish's outcome: acked, duplicate, failed, or
 	// unexpected_duplicate, a transition that JetStream dropped although it was not sent
 	// before. May be nil.
 	OnOutcome func(outcome string)
-	// Tracer makes a span for each transition that comes with a trace; nil: none.
+	// Tracer creates a span for each transition that comes with a trace; nil: none.
 	Tracer trace.Tracer
 	Log    *slog.Logger
 }
@@ -43,13 +43,12 @@ type Publisher struct {
 	js     jetstream.JetStream
 	config PublisherConfig
 
-	throttle atomic.Pointer[jetstream.Stream] // of decisions; nil until it was asked for
-	said     sync.Map                         // differences of streams that the log has
+	throttle atomic.Pointer[jetstream.Stream] // of decisions; nil until it was read
+	said     sync.Map                         // differences of streams that were logged
 }
 
-// NewPublisher uses a connection of the caller's, which should reconnect for
-// ever (MaxReconnects: -1). The streams are made at the first publish: NATS may
-// come later than we do.
+// NewPublisher uses the caller's connection, which should reconnect forever (MaxReconnects: -1). The streams are
+// created at the first publish: NATS may start later than we do.
 func NewPublisher(nc *nats.Conn, c PublisherConfig) (*Publisher, error) {
 	c.AckTimeout = cmp.Or(c.AckTimeout, 2*time.Second)
 	c.Replicas = cmp.Or(c.Replicas, 1)
@@ -68,8 +67,8 @@ func NewPublisher(nc *nats.Conn, c PublisherConfig) (*Publisher, error) {
 	return &Publisher{nc: nc, js: js, config: c}, nil
 }
 
-// Ensure makes the streams where they are missing and logs once where they differ. It
-// fails with ErrOldServer where the server cannot keep them.
+// Ensure creates the streams if they are missing and logs once each difference of a stream that exists. It fails with
+// ErrOldServer if the server cannot keep them.
 func (p *Publisher) Ensure(ctx context.Context) error {
 	if err := checkServer(p.nc); err != nil {
 		return err
@@ -85,12 +84,11 @@ func (p *Publisher) Ensure(ctx context.Context) error {
 	return err
 }
 
-// Publish stores the transitions and returns nil when every one has its
-// PubAck. Subjects are independent of each other; of one subject the next is
-// sent only after the ack of the one before, and one without an ack is sent
-// again with the same ID, for as long as ctx allows: nothing is sent once ctx.Err is not
-// nil. The first `resent` transitions may
-// have been sent before; of any other JetStream should not know the ID.
+// Publish stores the transitions and returns nil when every one has its PubAck. The next message of a subject is sent
+// only after the ack of the one before. Subjects are independent of each other, except that an alert also waits while
+// an earlier alert of its key waits. A message without an ack is sent again with the same ID, for as long as ctx
+// allows: nothing is sent when ctx.Err is not nil. The first `resent` transitions may have been sent before;
+// JetStream should not know the ID of any other.
 func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition, resent int) error {
 	pending := make([]*nats.Msg, 0, len(transitions))
 	sent := map[string]bool{} // the IDs that JetStream may know
@@ -108,7 +106,7 @@ func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition, r
 		}
 	}
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		if ctx.Err() != nil && len(pending) > 0 { // it was over before anything is sent
+		if ctx.Err() != nil && len(pending) > 0 { // it ended before anything was sent
 			return fmt.Errorf("%d of %d transitions not published: %w", len(pending), len(transitions), ctx.Err())
 		}
 		left, err := p.wave(ctx, pending, sent)
@@ -128,7 +126,7 @@ func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition, r
 			continue
 		}
 		level := slog.LevelWarn
-		if !p.nc.IsConnected() { // the log has that, once
+		if !p.nc.IsConnected() { // the lost connection is logged once, elsewhere
 			level = slog.LevelDebug
 		}
 		p.config.Log.Log(ctx, level, "publishing failed, trying again", "transitions", len(left), "error", err)
@@ -148,7 +146,7 @@ type flight struct {
 	resent bool
 }
 
-// wait gives the PubAck. It gives one that has come even after ctx has ended.
+// wait returns the PubAck. It returns a PubAck that has come even if ctx has ended.
 func (f *flight) wait(ctx context.Context) (*jetstream.PubAck, error) {
 	if f.err != nil {
 		return nil, f.err
@@ -170,12 +168,12 @@ func (f *flight) wait(ctx context.Context) (*jetstream.PubAck, error) {
 	}
 }
 
-// wave sends the first message of each subject, all at once, and waits for
-// their acks. It returns what is left, in order, and the last error, and adds to sent.
+// wave sends the first message of each subject, all at once, and waits for their acks. It returns the messages that
+// are left, in order, and the last error. It adds the IDs of the messages that it sends to sent.
 func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg, sent map[string]bool) (left []*nats.Msg,
 	last error) {
 	if !p.nc.IsConnected() {
-		// The library would hold the messages and send each as often as it was tried.
+		// The library would keep the messages, and later send each of them as often as it was tried.
 		p.config.OnOutcome("failed")
 		return pending, fmt.Errorf("publishing %d transitions: %w", len(pending), nats.ErrDisconnected)
 	}
@@ -183,9 +181,9 @@ func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg, sent map[stri
 		p.config.OnOutcome("failed")
 		return pending, fmt.Errorf("publishing %d transitions: %w", len(pending), err)
 	}
-	flights := make([]*flight, len(pending)) // index in pending → its flight; nil: not this time
+	flights := make([]*flight, len(pending)) // index in pending → its flight; nil: not sent in this wave
 	inFlight := make(map[string]bool, len(pending))
-	waits := map[string]bool{} // keys of which an alert waits: the later ones, of any level, do too
+	waits := map[string]bool{} // keys that have a waiting alert: their later alerts, of any level, wait too
 	for i, m := range pending {
 		key, isAlert := p.alertKey(m.Subject)
 		if inFlight[m.Subject] || isAlert && waits[key] {
@@ -196,7 +194,7 @@ func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg, sent map[stri
 		id := m.Header.Get(jetstream.MsgIDHeader)
 		f := &flight{resent: sent[id]}
 		sent[id] = true
-		// A copy, as the library sets the reply subject of what it is given.
+		// Pass a copy, because the library sets the reply subject of the message that it gets.
 		f.ack, f.err = p.js.PublishMsgAsync(&nats.Msg{Subject: m.Subject, Header: m.Header, Data: m.Data},
 			jetstream.WithRetryAttempts(0))
 		flights[i] = f
@@ -220,15 +218,14 @@ func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg, sent map[stri
 	return left, last
 }
 
-// alertKey gives the key, as the subject has it, of an alert.
+// alertKey returns the key token of a subject, and reports whether it is the subject of an alert.
 func (p *Publisher) alertKey(subject string) (string, bool) {
 	return subject[strings.LastIndexByte(subject, '.')+1:], strings.HasPrefix(subject, p.config.Prefix+".alert.")
 }
 
-// acked notes that a message is stored. One that JetStream knew although it was sent for
-// the first time is lost, unless Redis failed over and the transition was written again.
-// If ctx has ended meanwhile (a relay has lost its lock), another may have sent it: a frozen process
-// that goes on sends what is in its buffers.
+// acked records that a message is stored. A message that JetStream knew although it was sent for the first time is
+// lost, unless Redis failed over and the transition was written again. If ctx has ended meanwhile (a relay has lost
+// its lock), another relay may have sent it: a frozen process that goes on sends what is in its buffers.
 func (p *Publisher) acked(ctx context.Context, ack *jetstream.PubAck, m *nats.Msg, resent bool) {
 	switch {
 	case !ack.Duplicate:
@@ -244,8 +241,8 @@ func (p *Publisher) acked(ctx context.Context, ack *jetstream.PubAck, m *nats.Ms
 	}
 }
 
-// mayBeMissing reports the answer of a server where no stream takes the subject. It
-// gives none if anybody has subscribed to the subject without JetStream.
+// mayBeMissing reports whether err can mean that no stream takes the subject. The server sends no such answer if any
+// client has subscribed to the subject without JetStream, so a timeout counts too.
 func mayBeMissing(err error) bool {
 	return errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse) ||
 		errors.Is(err, jetstream.ErrStreamNotFound) ||

@@ -20,7 +20,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// history is `rounds` alerts of each key, in order of each key, mixed.
+// history returns `rounds` alerts of each key, in order for each key, with the keys mixed.
 func history(keys, rounds int) []api.Transition {
 	var all []api.Transition
 	for i := range rounds {
@@ -35,7 +35,7 @@ func history(keys, rounds int) []api.Transition {
 	return all
 }
 
-// wantInOrder holds what came of each key against what was published.
+// wantInOrder compares what came of each key with what was published.
 func wantInOrder(t *testing.T, published []api.Transition, got []string) {
 	t.Helper()
 	want := map[string][]string{}
@@ -49,8 +49,8 @@ func wantInOrder(t *testing.T, published []api.Transition, got []string) {
 	}
 }
 
-// No stream is there at first: the first publish makes them, and so does one
-// after somebody deleted them. The order of each subject is kept throughout.
+// No stream exists at first: the first publish creates them, and so does a publish after somebody deleted them. The
+// order of each subject is kept throughout.
 func TestPublishMakesTheStreamsAndKeepsTheOrder(t *testing.T) {
 	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
 	for range 2 {
@@ -66,8 +66,7 @@ func TestPublishMakesTheStreamsAndKeepsTheOrder(t *testing.T) {
 	}
 }
 
-// A subscriber that comes later gets who is throttled now, each once, and then
-// what changes.
+// A subscriber that comes later gets the keys that are throttled now, each once, and then the changes.
 func TestSnapshotThenChanges(t *testing.T) {
 	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
 	ctx := t.Context()
@@ -83,7 +82,7 @@ func TestSnapshotThenChanges(t *testing.T) {
 	if diff := cmp.Diff([]string{"a throttled@5", "b released@6", "c.d throttled@4"}, snapshot); diff != "" {
 		t.Errorf("snapshot (-want +got):\n%s", diff)
 	}
-	// One after the other: who is slower than the changes gets only the last.
+	// One after the other: a subscriber that is slower than the changes gets only the last one.
 	for i, state := range []api.State{api.StateReleased, api.StateThrottled} {
 		change := throttle("c.d", state, int64(7+i))
 		testkit.Must(t, w.publisher.Publish(ctx, []api.Transition{change}, 0))
@@ -93,8 +92,8 @@ func TestSnapshotThenChanges(t *testing.T) {
 	}
 }
 
-// What is published again, as after an unknown outcome, is stored once. A
-// renewal differs in `until` alone, and is no copy.
+// A message that is published again, as after an unknown outcome, is stored once. A renewal differs only in `until`,
+// and is not a copy.
 func TestPublishAgain(t *testing.T) {
 	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
 	first := alert("a", api.StateRaised, 1000)
@@ -124,15 +123,15 @@ func TestPublishAgain(t *testing.T) {
 	}
 }
 
-// A transition that JetStream knows although it is sent for the first time was another's
-// copy, so nobody receives it: that is counted and logged.
+// JetStream knows the ID of a transition although it is sent for the first time. It was taken for a copy of another
+// message, so nobody receives it: this is counted and logged.
 func TestAnUnexpectedDuplicate(t *testing.T) {
 	var logged bytes.Buffer
 	w := newWorldOf(t, streamtest.ConnectNATS(t, streamtest.NATS(t)), alerts.PublisherConfig{
 		Log: slog.New(slog.NewTextHandler(&logged, nil))})
 	a, b, c := alert("a", api.StateRaised, 1000), alert("b", api.StateRaised, 1000), alert("c", api.StateRaised, 1000)
 	testkit.Must(t, w.publisher.Publish(t.Context(), []api.Transition{a, b}, 0))
-	// the relay knows of the first alone
+	// The relay has sent only the first one before.
 	testkit.Must(t, w.publisher.Publish(t.Context(), []api.Transition{a, b, c}, 1))
 	for outcome, want := range map[string]int{"acked": 3, "duplicate": 1, "unexpected_duplicate": 1} {
 		if got := w.count(outcome); got != want {
@@ -145,8 +144,8 @@ func TestAnUnexpectedDuplicate(t *testing.T) {
 	}
 }
 
-// lease is a context that ends when its Err has been asked for some times: a process that
-// was frozen finds its lease over in the middle of something.
+// lease is a context that ends after its Err has been called a number of times: a process that was frozen finds that
+// its lease has ended in the middle of its work.
 type lease struct {
 	context.Context
 	left int
@@ -160,9 +159,9 @@ func (l *lease) Err() error {
 	return nil
 }
 
-// A relay that was frozen goes on when another has its lease and has sent what it was
-// about to send. It sends nothing where the lease was over before; where it ended
-// between, the copy was sent before, by the other.
+// A relay that was frozen goes on after another relay has got its lease and has sent the same messages. If the lease
+// ended before the send, it sends nothing. If the lease ended during the send, JetStream drops the copy, because the
+// other relay sent the message before.
 func TestARelayThatWasFrozen(t *testing.T) {
 	var logged bytes.Buffer
 	w := newWorldOf(t, streamtest.ConnectNATS(t, streamtest.NATS(t)), alerts.PublisherConfig{
@@ -182,8 +181,8 @@ func TestARelayThatWasFrozen(t *testing.T) {
 	}
 }
 
-// Somebody subscribes without JetStream before there is a stream: NATS then has a
-// taker for the messages, and does not say that nobody stores them.
+// Somebody subscribes without JetStream before the streams exist. NATS then has a receiver for the messages, and does
+// not report that no stream stores them.
 func TestStreamsAreMadeUnderASubscriber(t *testing.T) {
 	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
 	w := newWorld(t, nc)
@@ -213,8 +212,8 @@ func TestThrottleDecisionExpires(t *testing.T) {
 	}
 }
 
-// A decision lives in the stream for as long as it stood when it was written, by Redis's
-// clock. Here that clock is a minute behind this machine's.
+// A decision stays in the stream for as long as it was valid when it was written, by Redis's clock. Here that clock
+// is a minute behind this machine's.
 func TestTheTimeToLiveIsByRedissClock(t *testing.T) {
 	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
 	tr := throttle("user:1", api.StateThrottled, time.Now().Add(-time.Minute).UnixMilli())

@@ -11,15 +11,15 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// OldestServer is the oldest NATS that has per-message TTL. One before it takes the
-// stream of decisions without a word and keeps each forever.
+// OldestServer is the oldest NATS version that has per-message TTL. An older server accepts the stream of decisions
+// without an error and keeps each decision forever.
 const OldestServer = "2.11"
 
 // ErrOldServer: the NATS server is older than OldestServer.
 var ErrOldServer = errors.New("the NATS server is older than " + OldestServer +
 	", which throttle decisions need for per-message TTL")
 
-// checkServer gives ErrOldServer, with the version, for a server that is too old.
+// checkServer returns ErrOldServer, with the version, for a server that is too old.
 func checkServer(nc *nats.Conn) error {
 	var major, minor int
 	version := nc.ConnectedServerVersion()
@@ -29,15 +29,14 @@ func checkServer(nc *nats.Conn) error {
 	return nil
 }
 
-// StreamNames gives the names of the two streams of a prefix: SC_THROTTLE and
-// SC_ALERTS for "sc".
+// StreamNames returns the names of the two streams of a prefix: SC_THROTTLE and SC_ALERTS for "sc".
 func StreamNames(prefix string) (throttle, alerts string) {
 	p := strings.ToUpper(prefix)
 	return p + "_THROTTLE", p + "_ALERTS"
 }
 
-// Streams is how the two streams of a prefix are made. replicas is 1 or, on a
-// NATS cluster, 3 or 5.
+// Streams returns the configurations with which the two streams of a prefix are created. replicas is 1 or, on a NATS
+// cluster, 3 or 5.
 //
 // The server flushes to disk every two minutes by default (sync_interval), so a
 // crash of the whole machine can lose acknowledged messages of a stream without
@@ -64,9 +63,8 @@ func Streams(prefix string, replicas int) []jetstream.StreamConfig {
 	}}
 }
 
-// EnsureStreams creates the streams that are missing. One that exists is never
-// altered: where it differs in what matters here, the difference is returned
-// for the operator to see.
+// EnsureStreams creates the streams that are missing. A stream that exists is never altered. If it differs in a
+// setting that matters here, the difference is returned for the operator to see.
 func EnsureStreams(ctx context.Context, js jetstream.JetStream, want []jetstream.StreamConfig) (differences []string,
 	err error) {
 	for _, w := range want {
@@ -89,7 +87,7 @@ func EnsureStreams(ctx context.Context, js jetstream.JetStream, want []jetstream
 	return differences, nil
 }
 
-// Difference is one setting of a stream that is not as it would be made here.
+// Difference is one setting of a stream that differs from the value that we would set.
 type Difference struct {
 	Stream, Setting string // the setting in JetStream's own words: max_age
 	Want, Have      any

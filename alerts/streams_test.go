@@ -21,7 +21,7 @@ func configOf(t *testing.T, js jetstream.JetStream, name string) jetstream.Strea
 
 func TestEnsureStreams(t *testing.T) {
 	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
-	for range 2 { // the second finds them as they should be
+	for range 2 { // the second call finds them unchanged
 		differences, err := alerts.EnsureStreams(t.Context(), w.js, alerts.Streams(w.prefix, 1))
 		testkit.Must(t, err)
 		if len(differences) > 0 {
@@ -41,7 +41,7 @@ func TestEnsureStreams(t *testing.T) {
 	}
 }
 
-// An operator's own settings stay, and what differs is said.
+// An operator's own settings stay, and the differences are returned.
 func TestEnsureStreamsAltersNothing(t *testing.T) {
 	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
 	theirs := jetstream.StreamConfig{Name: w.alerts, Subjects: []string{w.prefix + ".alert.>"}, MaxAge: time.Hour,
@@ -68,8 +68,7 @@ func TestEnsureStreamsAltersNothing(t *testing.T) {
 	configOf(t, w.js, w.throttle) // the other one was made all the same
 }
 
-// The subjects are taken by a stream of another name: an error that says which
-// stream could not be made.
+// A stream of another name has the subjects: the error says which stream could not be created.
 func TestEnsureStreamsWhereTheSubjectsAreTaken(t *testing.T) {
 	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
 	other := strings.ToUpper(w.prefix) + "_MINE"

@@ -12,8 +12,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/tracing"
 )
 
-// spans are those of the messages that are being published and came with a trace. A span is as long as its
-// message waits for its PubAck, with the messages of its subject before it.
+// spans holds the spans of messages that are being published and came with a trace. A span lasts until the PubAck of
+// its message. It includes the wait for earlier messages of the same subject.
 type spans map[*nats.Msg]*published
 
 type published struct {
@@ -21,7 +21,7 @@ type published struct {
 	err error // of the last attempt
 }
 
-// start gives the message the trace context of its transition, or that of a span below it.
+// start puts the trace context of its transition into the message, or that of a new span below it if it is sampled.
 func (s spans) start(ctx context.Context, c PublisherConfig, x api.Transition, m *nats.Msg) {
 	parent := tracing.Parse(x.TraceParent, x.TraceState)
 	if !parent.IsValid() {
@@ -41,7 +41,7 @@ func (s spans) start(ctx context.Context, c PublisherConfig, x api.Transition, m
 	}
 }
 
-// giveTrace puts a trace context into the message's headers, for subscribers to go on with.
+// giveTrace puts a trace context into the message's headers, so that subscribers can continue the trace.
 func giveTrace(m *nats.Msg, c trace.SpanContext) {
 	parent, state := tracing.Format(c)
 	m.Header["traceparent"] = []string{parent}
@@ -50,7 +50,7 @@ func giveTrace(m *nats.Msg, c trace.SpanContext) {
 	}
 }
 
-// keep ends the spans of messages that are not left; the others may fail with err.
+// keep ends the spans of messages that are not left. For the other messages it notes err, in case they are given up.
 func (s spans) keep(left []*nats.Msg, err error) {
 	for m, p := range s {
 		if slices.Contains(left, m) {

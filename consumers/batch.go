@@ -20,8 +20,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// folder takes batches from reading or claiming to their end. It is safe to use
-// from several goroutines.
+// folder handles batches that were read or claimed until each of their events is acknowledged. It is safe to use from
+// several goroutines.
 type folder struct {
 	redis      redis.UniversalClient
 	lua        *lua.Server
@@ -39,10 +39,10 @@ type folder struct {
 	tracer     trace.Tracer  // nil: nothing is traced
 }
 
-// fold sees batches through, with one script call, until each of their events is acknowledged: fold.lua
-// acknowledges those that it counts. The batches are of different partitions of one server. fold tries again for
-// as long as ctx allows: sending a fold again is safe. errs[i] is what became of batches[i]. On an error (ctx has
-// ended, the partition is quarantined) events stay pending for somebody to claim.
+// fold counts batches with one script call and returns when each of their events is acknowledged: fold.lua
+// acknowledges the events that it counts. The batches are of different partitions of one server. fold tries again for
+// as long as ctx allows: sending a fold again is safe. errs[i] is the outcome of batches[i]. On an error (ctx has
+// ended, the partition is quarantined) events stay pending, and another worker claims them.
 func (f *folder) fold(ctx context.Context, batches ...eventlog.Batch) (errs []error) {
 	folds, letters := make([]counters.Batch, len(batches)), make([][]deadLetter, len(batches))
 	for i, b := range batches {
@@ -67,7 +67,7 @@ func (f *folder) fold(ctx context.Context, batches ...eventlog.Batch) (errs []er
 	return errs
 }
 
-// observe measures a fold by the events of those batches that were counted.
+// observe records the size and the duration of a fold. Only the events of batches without an error are counted.
 func (f *folder) observe(batches []eventlog.Batch, errs []error, start time.Time) {
 	events := 0
 	for i, b := range batches {
@@ -81,7 +81,7 @@ func (f *folder) observe(batches []eventlog.Batch, errs []error, start time.Time
 	}
 }
 
-// examine looks, where err is a refusal, whether the partition's keys are the reason.
+// examine checks whether the partition's keys are the reason, if err is a refusal.
 func (f *folder) examine(ctx context.Context, p int, err error) error {
 	if redisclient.IsRefusal(err) {
 		quarantined, lookErr := f.quarantine.examine(ctx, p)
@@ -108,7 +108,7 @@ func (f *folder) acknowledgeUncounted(ctx context.Context, p int, unmatched []st
 	return f.deadLetter(ctx, p, letters)
 }
 
-// decode gives the events of a batch that can be counted, and the letters of the others.
+// decode returns the events of a batch that can be counted, and dead letters for the others.
 func (f *folder) decode(b eventlog.Batch) (events []counters.Event, letters []deadLetter) {
 	rules := f.rules()
 	events = make([]counters.Event, 0, len(b.Messages))
@@ -123,9 +123,9 @@ func (f *folder) decode(b eventlog.Batch) (events []counters.Event, letters []de
 	return events, letters
 }
 
-// eventOf gives the event in a message of partition p. An error says why it cannot be counted, and kind gives
-// the kind of its dead letter. A producer may compute the partition of a key wrongly. The key would then be counted
-// and levelled in two places, and each would know only a part.
+// eventOf returns the event in a message of partition p. An error says why it cannot be counted, and kind is the kind
+// of its dead letter. A producer may compute the partition of a key wrongly. The key would then be counted in two
+// partitions, and each would know only a part of its count.
 func (f *folder) eventOf(m entry.Message, p int, rules *windows.Rules) (event counters.Event, kind string, err error) {
 	e, err := m.Decode()
 	if err != nil {
@@ -140,9 +140,10 @@ func (f *folder) eventOf(m entry.Message, p int, rules *windows.Rules) (event co
 	return event, invalid, rules.CheckValues(event.Key, event.Field)
 }
 
-// count folds batches with one script call and gives, for each, the IDs of events that no rule matches, or
-// why it was not counted. Where Redis refuses the call, each batch is folded by itself (what was counted has
-// left): a partition with a key of another type, or an event that makes the script fail, holds up none of the others.
+// count folds batches with one script call. For each batch, it returns the IDs of events that no rule matches, or why
+// the batch was not counted. If Redis refuses the call, each batch is folded separately (events that were already
+// counted are skipped). So a partition with a key of another type, or an event that makes the script fail, does not
+// hold up the other partitions.
 func (f *folder) count(ctx context.Context, batches []counters.Batch) (unmatched [][]string, errs []error) {
 	sent, refusal, err := f.send(ctx, batches)
 	unmatched, errs = make([][]string, len(batches)), make([]error, len(batches))
@@ -162,13 +163,13 @@ func (f *folder) count(ctx context.Context, batches []counters.Batch) (unmatched
 	return unmatched, errs
 }
 
-// isolate counts a batch that Redis refused, not for the type of a key. It halves the batch, calls count again, and
-// makes the event that causes the refusal alone a dead letter.
+// isolate counts a batch that Redis refused for another reason than the type of a key. It halves the batch, calls
+// count again, and makes a dead letter of the one event that causes the refusal.
 func (f *folder) isolate(ctx context.Context, b counters.Batch, refusal error) (unmatched []string, err error) {
 	p, events := b.Partition, b.Events
 	quarantined, err := f.quarantine.examine(ctx, p)
-	// Scripts take a counter of any type: WRONGTYPE is one of the partition's own
-	// keys, also where somebody has fixed it meanwhile.
+	// Scripts accept a counter of any type. So WRONGTYPE is about one of the partition's own keys, even if somebody
+	// has fixed that key meanwhile.
 	if quarantined || err != nil || redisclient.IsWrongType(refusal) {
 		return nil, errors.Join(refusal, err)
 	}
@@ -190,9 +191,9 @@ func (f *folder) isolate(ctx context.Context, b counters.Batch, refusal error) (
 	return unmatched, nil
 }
 
-// send folds batches with one script call and gives, for each, the IDs of events that no
-// rule matches. It tries until Redis answers; refusal is its answer where it refuses. Then
-// some may have been counted, and all are to be folded again.
+// send folds batches with one script call. For each batch, it returns the IDs of events that no rule matches. It
+// tries until Redis answers. If Redis refuses the call, refusal is its answer. Some events may have been counted
+// then, and all must be folded again.
 func (f *folder) send(ctx context.Context, batches []counters.Batch) (unmatched [][]string, refusal, err error) {
 	var rules *windows.Rules
 	err = f.retry(ctx, "counting events", batches[0].Partition, func() (err error) {
@@ -215,8 +216,8 @@ func (f *folder) send(ctx context.Context, batches []counters.Batch) (unmatched 
 	return unmatched, nil, nil
 }
 
-// retire takes a consumer out of the groups of partitions of one server, and those idle for longer than idle
-// (0: none), where they hold nothing pending.
+// retire removes a consumer from the groups of partitions of one server. It also removes consumers that were idle for
+// longer than idle (0: none of these). A consumer that has pending events stays.
 func (f *folder) retire(ctx context.Context, parts []int, consumer string, idle time.Duration) error {
 	events := make([]string, len(parts))
 	for i, p := range parts {
@@ -239,7 +240,7 @@ func (f *folder) observeFolded(folded counters.Folded) {
 	f.record(folded.Keys)
 }
 
-// record notes what each rule and key had of the events that were folded.
+// record notes how many events and units of each rule and key were folded.
 func (f *folder) record(keys []counters.FoldedKey) {
 	for i := 0; i < len(keys); {
 		rule, events, units := keys[i].Rule, int64(0), int64(0)

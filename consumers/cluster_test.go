@@ -21,13 +21,13 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// clusterRate is what two slow cores take beside everything else; by hand 20000.
+// clusterRate is a rate that two slow cores can handle beside all other tests; for runs by hand, use 20000.
 var clusterRate = flag.Int("cluster-rate", usualRate, "events per second that the tests of a Cluster append")
 
 const usualRate = 3000
 
-// clusterRules: numbered keys that have one event each, hot keys that have many,
-// keys that soon stand at a limit, and keys that are charged by checks.
+// clusterRules has rules for numbered keys that have one event each, hot keys that have many, keys that soon reach a
+// limit, and keys that checks charge.
 func clusterRules() []*windows.Rule {
 	much := []windows.Window{{Limit: 1_000_000, Per: time.Hour}}
 	return []*windows.Rule{
@@ -39,8 +39,7 @@ func clusterRules() []*windows.Rule {
 	}
 }
 
-// load appends events and asks checks until it is stopped, and keeps account of
-// what became of each.
+// load appends events and sends checks until it is stopped, and records the outcome of each.
 type load struct {
 	w    *world
 	next atomic.Int64 // numbers the events
@@ -139,8 +138,8 @@ func (l *load) check(key string) {
 	}
 }
 
-// more waits until n more units have been appended and acknowledged, or as many
-// times n as the rate is above the usual.
+// more waits until n more units have been appended and acknowledged. If the rate is above the usual rate, it waits
+// for proportionally more.
 func (l *load) more(n int64) {
 	l.w.t.Helper()
 	n = n * int64(*clusterRate) / usualRate
@@ -156,8 +155,8 @@ func (l *load) more(n int64) {
 	})
 }
 
-// stored gives what stands in the event streams: key → units, and how often each
-// numbered event is there.
+// stored returns what is in the event streams: key → units. A numbered key has one event, so its units show how often
+// that event is stored.
 func (w *world) stored() map[string]int64 {
 	w.t.Helper()
 	got := map[string]int64{}
@@ -173,7 +172,7 @@ func (w *world) stored() map[string]int64 {
 	return got
 }
 
-// counted gives what the counters of these keys hold.
+// counted returns the counts of these keys.
 func (w *world) counted(keys []string) map[string]int64 {
 	w.t.Helper()
 	var mu sync.Mutex
@@ -197,7 +196,7 @@ func (w *world) counted(keys []string) map[string]int64 {
 	return got
 }
 
-// settled waits until all that is stored is read, acknowledged and published.
+// settled waits until every stored event is read and acknowledged, and every transition is published.
 func (w *world) settled() {
 	w.t.Helper()
 	w.eventually("all is read, acknowledged and published", func() (bool, string) {
@@ -219,8 +218,8 @@ func (w *world) settled() {
 	})
 }
 
-// audit holds the counters against the streams, and the streams against what the
-// producers know. It gives how many acknowledged units are gone.
+// audit compares the counters with the streams, and the streams with the records of the producers. It returns how
+// many acknowledged units are lost.
 func (l *load) audit() (lost int64) {
 	t, w := l.w.t, l.w
 	t.Helper()
@@ -236,13 +235,13 @@ func (l *load) audit() (lost int64) {
 	counted := w.counted(slices.Collect(maps.Keys(keys)))
 	wrong := 0
 	for key := range keys {
-		// Every stored event is counted exactly once: counts and acks went together.
+		// Every stored event is counted exactly once: a count and its acknowledgement are written together.
 		if counted[key] != stored[key] {
 			if wrong++; wrong < 10 {
 				t.Errorf("%s: %d units are counted, %d stand in the stream", key, counted[key], stored[key])
 			}
 		}
-		// None is there twice, and none that nobody sent.
+		// No event is stored twice, and none that nobody sent.
 		if stored[key] > l.acked[key]+l.perhaps[key] {
 			if wrong++; wrong < 10 {
 				t.Errorf("%s: %d units in the stream, of %d acknowledged and %d perhaps", key, stored[key],
@@ -276,7 +275,7 @@ func (l *load) audit() (lost int64) {
 	return lost
 }
 
-// auditChecks holds what checks were told against what they charged.
+// auditChecks compares the answers of checks with what they charged.
 func (l *load) auditChecks() (lost int64) {
 	t := l.w.t
 	t.Helper()
@@ -293,15 +292,15 @@ func (l *load) auditChecks() (lost int64) {
 	return lost
 }
 
-// TestCluster does to a Cluster under load what is done to Clusters.
+// TestCluster does to a Cluster under load what operators do to Clusters, and lets a master die.
 func TestCluster(t *testing.T) {
 	c := streamtest.Cluster(t)
 	t.Run("slots move", func(t *testing.T) { slotsMoveUnderLoad(t, c) })
 	t.Run("a master dies", func(t *testing.T) { aMasterDiesUnderLoad(t, c) })
 }
 
-// Slots of busy partitions move to other masters while events come, workers fold
-// and checks are asked: nothing is lost and nothing counted twice.
+// Slots of busy partitions move to other masters while events are appended, workers fold and checks are sent: nothing
+// is lost and nothing is counted twice.
 func slotsMoveUnderLoad(t *testing.T, c *streamtest.RedisCluster) {
 	w := newWorldOf(t, c.URL(), 16, clusterRules()...)
 	w.start(&recorder{}, nil)
@@ -313,10 +312,10 @@ func slotsMoveUnderLoad(t *testing.T, c *streamtest.RedisCluster) {
 		slot := c.Slot(w.keys.Events(p))
 		steps := 0
 		c.Migrate(slot, c.OtherMaster(slot), func(int) {
-			if steps++; steps%20 == 1 { // among them before the first key
+			if steps++; steps%20 == 1 { // one of these steps is before the first key
 				l.more(200)
 			}
-			if p == 0 && steps == 2 { // the slot is in two parts
+			if p == 0 && steps == 2 { // the keys of the slot are on two nodes
 				w.eventually("a fold meets the moving slot for longer than its client waits", func() (bool, string) {
 					n := w.sample("fold_failures_total")
 					return n > 0, fmt.Sprint(n)
@@ -337,8 +336,8 @@ func slotsMoveUnderLoad(t *testing.T, c *streamtest.RedisCluster) {
 		float64(l.next.Load()*2)/took.Seconds(), w.sample("fold_failures_total"), w.sample("claims_total"))
 }
 
-// A master dies with acknowledged writes that no replica has. What it takes with
-// it, it takes whole: counts, acks and outbox fit together at the new master.
+// A master dies with acknowledged writes that no replica has. These writes are lost as a whole: counts, acks and
+// outbox are consistent at the new master.
 func aMasterDiesUnderLoad(t *testing.T, c *streamtest.RedisCluster) {
 	w := newWorldOf(t, c.URL(), 16, clusterRules()...)
 	w.start(&recorder{}, nil)
@@ -347,13 +346,13 @@ func aMasterDiesUnderLoad(t *testing.T, c *streamtest.RedisCluster) {
 	l.more(1500)
 	slot := c.Slot(w.keys.Events(0))
 	resume := c.CutReplicaOf(slot)
-	// Another prefix begins now: the new master will know neither its streams nor
-	// its groups, but its workers and producers go on.
+	// Another prefix starts now: the new master will have neither its streams nor its groups, but its workers and
+	// producers go on.
 	young := newWorldOf(t, c.URL(), 16, clusterRules()...)
 	young.start(&recorder{}, nil)
 	yl := startLoad(young)
 	yl.more(500)
-	l.more(1000) // a third of it at the master that goes
+	l.more(1000) // a third of these at the master that is killed
 	old := c.KillMasterOf(slot)
 	killed := time.Now()
 	resume()
@@ -370,7 +369,7 @@ func aMasterDiesUnderLoad(t *testing.T, c *streamtest.RedisCluster) {
 		t.Error("nothing was lost: the replica was not cut off, so nothing was tested")
 	}
 	t.Logf("lost of the young prefix: %d units of events, %d of checks", yl.audit(), yl.auditChecks())
-	c.Revive() // as a replica, which brings nothing back
+	c.Revive() // as replicas, which bring no data back
 	if again := l.audit(); again != lost {
 		t.Errorf("after the old master came back %d units are lost, before %d", again, lost)
 	}

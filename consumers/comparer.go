@@ -12,18 +12,18 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Decisions tells what subscribers find of a throttle decision now. alerts.Publisher does.
+// Decisions returns the throttle decisions that subscribers find now. alerts.Publisher implements it.
 type Decisions interface {
-	// LastDecision gives what stands for a rule and key, nil where nothing does, or no decision.
+	// LastDecision returns the message for a rule and key. It returns nil if there is none, or if the message is not
+	// a decision.
 	LastDecision(ctx context.Context, rule, key string) (*api.Transition, error)
-	// Ensure makes what decisions and alerts are kept in, where it is missing.
+	// Ensure creates the streams of decisions and alerts if they are missing.
 	Ensure(ctx context.Context) error
 }
 
-// comparer compares, now and then, the throttle decisions that stand in Redis with what
-// subscribers find of them. A message can be overwritten by whoever may publish there, or be
-// deleted; such a decision is published again. It does so for the partitions that this
-// process relays.
+// comparer compares, at intervals, the throttle decisions in Redis with those that subscribers find. Any client that
+// may publish there can overwrite a message, and a message can be deleted; such a decision is published again. The
+// comparer does this for the partitions that this process relays.
 type comparer struct {
 	counter    *counters.Redis
 	turns      *turns
@@ -33,13 +33,13 @@ type comparer struct {
 	metrics    *Metrics
 	log        *slog.Logger
 	every      time.Duration
-	// again is after how long a decision that differs is looked at a second time: what has just
-	// changed is on its way yet.
+	// again is how long to wait before a decision that differs is compared a second time: a new change may still be
+	// on its way.
 	again time.Duration
 }
 
-// compareStep is how many records are read at a time. After each step the comparer rests for as
-// long as that took.
+// compareStep is how many records are read at a time. After each step the comparer rests for as long as the step
+// took.
 const compareStep = 100
 
 func (c *comparer) run(ctx context.Context) {
@@ -51,7 +51,7 @@ func (c *comparer) run(ctx context.Context) {
 		if len(held) == 0 {
 			continue
 		}
-		// Nothing else would notice that a stream is gone for as long as there is no transition.
+		// While there is no transition, nothing else notices that a stream is missing.
 		if err := c.decisions.Ensure(ctx); err != nil && ctx.Err() == nil {
 			c.log.Warn("creating the streams of decisions and alerts failed, trying again later", "error", err)
 			continue
@@ -66,7 +66,7 @@ func (c *comparer) run(ctx context.Context) {
 	}
 }
 
-// compare looks at the decisions of a partition, and a second time at those that differ.
+// compare checks the decisions of a partition, and checks those that differ a second time.
 func (c *comparer) compare(ctx context.Context, p int) error {
 	if len(c.quarantine.open(ctx, []int{p})) == 0 {
 		return nil
@@ -110,8 +110,7 @@ func (c *comparer) compare(ctx context.Context, p int) error {
 	return nil
 }
 
-// differing gives the fields whose decision subscribers do not find as it stands, each with
-// its record.
+// differing returns the fields whose decision differs from the one that subscribers find: field → its record.
 func (c *comparer) differing(ctx context.Context, p int, fields []string) (map[string]string, error) {
 	out := map[string]string{}
 	for step := range slices.Chunk(fields, compareStep) {
@@ -136,7 +135,7 @@ func (c *comparer) differing(ctx context.Context, p int, fields []string) (map[s
 	return out, nil
 }
 
-// says tells whether what subscribers find is the decision that stands.
+// says reports whether subscribers find the decision d.
 func says(found *api.Transition, d counters.Decision) bool {
 	return found != nil && found.State == api.StateThrottled && found.Rule == d.Rule && found.Key == d.Key &&
 		found.WindowMs == d.WindowMs && found.Limit == d.Limit && found.SinceMs == d.SinceMs &&

@@ -19,8 +19,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Decisions that somebody has overwritten or deleted in NATS, alone or with their stream, are published
-// again, and no others are: a subscriber that starts then finds who is throttled.
+// Decisions that somebody has overwritten or deleted in NATS, alone or with their stream, are published again, and no
+// others are. A subscriber that starts after that finds all throttled keys.
 func TestOverwrittenDecisionsAreRestated(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		hour := []windows.Window{{Limit: 10, Per: time.Hour}}
@@ -41,7 +41,7 @@ func TestOverwrittenDecisionsAreRestated(t *testing.T) {
 		subject := func(rule, key string) string { return api.ThrottleSubject(w.keys.Prefix, rule, key) }
 		stands := func(rule, key string) (d api.Transition) {
 			if m, err := stream.GetLastMsgForSubject(context.Background(), subject(rule, key)); err == nil {
-				_ = json.Unmarshal(m.Data, &d) // what is none has no state
+				_ = json.Unmarshal(m.Data, &d) // a message that is not a decision has no state
 			}
 			return d
 		}
@@ -78,7 +78,7 @@ func TestOverwrittenDecisionsAreRestated(t *testing.T) {
 				return d.State == api.StateThrottled && d.Renewal && d.Validate() == nil, fmt.Sprintf("%+v", d)
 			})
 		}
-		// It is counted once Redis has answered: that may be after NATS has it.
+		// The metric is increased when Redis has answered, which may be after NATS has the message.
 		w.eventually("4 decisions are counted as restated", func() (bool, string) {
 			n := w.sample("decisions_restated_total")
 			return n == 4, fmt.Sprintf("%v are", n)
@@ -87,7 +87,7 @@ func TestOverwrittenDecisionsAreRestated(t *testing.T) {
 			t.Errorf("a decision that stood was published again: %+v", now)
 		}
 
-		// Both streams are deleted, and nothing happens: no transition would make them again.
+		// Both streams are deleted, and there is no transition that would create them again.
 		_, alerted := alerts.StreamNames(w.keys.Prefix)
 		testkit.Must(t, js.DeleteStream(t.Context(), throttle))
 		testkit.Must(t, js.DeleteStream(t.Context(), alerted))

@@ -18,7 +18,7 @@ import (
 // deadLettersKept is about how many dead letters a partition keeps.
 const deadLettersKept = 10_000
 
-// deadLetter is something that was taken out of the way, with the reason.
+// deadLetter is an event or an outbox entry that was taken out of its stream, with the reason.
 type deadLetter struct {
 	lua.DeadLetter
 	kind string // the metric's label, one of deadLetterKinds
@@ -34,9 +34,9 @@ const (
 
 var deadLetterKinds = []string{invalid, misplaced, refused, outbox}
 
-// deadLetters writes the dead stream of each partition, and nothing else in Go
-// does: what cannot be counted or published is kept there for a person to read, so
-// that it never blocks a partition. Safe to use from several goroutines.
+// deadLetters writes the dead stream of each partition; no other Go code does. Data that cannot be counted or
+// published is kept there for a person to read, so that it never blocks a partition. It is safe to use from several
+// goroutines.
 type deadLetters struct {
 	lua     *lua.Server
 	keys    *stream.Keys
@@ -50,9 +50,9 @@ func (d *deadLetters) ofEvents(ctx context.Context, p int, letters []deadLetter)
 	return d.move(ctx, lua.AcknowledgeEvents(d.keys.Events(p), eventlog.Group), p, letters)
 }
 
-// ofOutbox removes entries of p's outbox and keeps each that was still there, in one
-// script. Sending it again is safe. Where the dead stream takes nothing, as it is of
-// another type, the log alone has them and the caller removes them.
+// ofOutbox removes entries of p's outbox and keeps each that was still there, in one script. Sending it again is
+// safe. If Redis refuses the write, because the dead stream is of another type, the entries are only in the log, and
+// the caller removes them from the outbox.
 func (d *deadLetters) ofOutbox(ctx context.Context, p int, letters []deadLetter) error {
 	for _, l := range letters {
 		d.log.Error("an outbox entry is not a transition, it becomes a dead letter",
@@ -86,8 +86,7 @@ func (d *deadLetters) move(ctx context.Context, from lua.DeadLetterSource, p int
 	return nil
 }
 
-// ofTrimmed notes events of p that were read, and trimmed before they were counted:
-// one letter for all of them.
+// ofTrimmed records events of p that were read but trimmed before they were counted: one letter for all of them.
 func (d *deadLetters) ofTrimmed(ctx context.Context, p int, ids []string) {
 	d.metrics.trimmed.Add(float64(len(ids)))
 	d.log.Error("events were trimmed before they were counted: the workers were away for longer than the retention",
@@ -101,9 +100,9 @@ func (d *deadLetters) ofTrimmed(ctx context.Context, p int, ids []string) {
 	}
 }
 
-// ofGaps finds events of these partitions of one server that were trimmed before they were read, and
-// notes them: one letter per partition, written by the script that finds them. If Redis refuses the call,
-// each partition has one of its own.
+// ofGaps finds events of these partitions of one server that were trimmed before they were read, and records them:
+// one letter per partition, written by the script that finds the gap. If Redis refuses the call, each partition gets
+// a separate call.
 func (d *deadLetters) ofGaps(ctx context.Context, parts ...int) error {
 	if len(parts) == 0 {
 		return nil
@@ -131,8 +130,7 @@ func (d *deadLetters) ofGaps(ctx context.Context, parts ...int) error {
 	return err
 }
 
-// letterOf makes the dead letter of a message. Its body is the message's fields as
-// JSON, cut after 4 KiB.
+// letterOf returns the dead letter of a message. Its body is the message's fields as JSON, cut after 4 KiB.
 func letterOf(m entry.Message, kind, reason string) deadLetter {
 	text, err := json.Marshal(m.Values)
 	if err != nil {

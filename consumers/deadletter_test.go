@@ -16,9 +16,9 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// A dead stream of another type keeps the gaps of the other partitions from nobody.
+// If one dead stream is of another type, the gaps of the other partitions are still recorded.
 func TestGapsOfSeveralPartitions(t *testing.T) {
-	c := streamtest.Connect(t, streamtest.Redis(t)) // the embedded one does not keep the numbers
+	c := streamtest.Connect(t, streamtest.Redis(t)) // the embedded one does not keep these numbers
 	ctx := t.Context()
 	keys, err := stream.NewKeys(streamtest.Prefix(t), 4)
 	testkit.Must(t, err)
@@ -43,7 +43,7 @@ func TestGapsOfSeveralPartitions(t *testing.T) {
 	}
 	expect(4 + 2)
 	testkit.Must(t, c.Del(ctx, keys.Dead(1)).Err())
-	for range 2 { // the second finds nothing more
+	for range 2 { // the second call finds no more gaps
 		testkit.Must(t, d.ofGaps(ctx, keys.All()...))
 		expect(4 + 3 + 2)
 	}

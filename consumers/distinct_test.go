@@ -13,7 +13,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// An event without the value that its rule counts is a dead letter, which says so; the others count.
+// An event without the value that its rule counts becomes a dead letter with that reason; the other events count.
 func TestAnEventWithoutItsValueIsADeadLetter(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		ctx, r := t.Context(), &recorder{}

@@ -1,12 +1,11 @@
-// Package consumers counts stored events and publishes what follows, for programs that
-// want a worker inside their own process in place of `streamcounter work`.
+// Package consumers counts stored events and publishes the resulting transitions, for programs that want a worker
+// inside their own process instead of `streamcounter work`.
 //
-// [NewPool] checks the configuration, [Pool.Run] works until its context ends and then
-// stops cleanly: it folds what is in hand and publishes what is in the outbox, within
-// DrainTimeout. Nothing of a Pool has to survive: events that it held are claimed by
-// another after MinIdle, and an event is counted once whoever folds it how often. While
-// Redis or the Publisher does not answer it tries again; events and transitions wait in
-// Redis. Any number of pools may run on one prefix, all with the same rules.
+// [NewPool] checks the configuration. [Pool.Run] works until its context ends and then stops cleanly: it folds the
+// events that it holds and publishes the entries of the outbox, within DrainTimeout. A Pool keeps no state that must
+// survive: another pool claims its events after MinIdle, and an event is counted once, however often it is folded and
+// by whichever pool. While Redis or the Publisher does not answer, the Pool tries again; events and transitions wait
+// in Redis. Any number of pools may run on one prefix, all with the same rules.
 //
 //	events ──read──▶ pending ──fold: XACK · count · levels──▶ counted
 //	                    │  ▲                   │

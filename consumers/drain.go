@@ -7,8 +7,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
-// lingering gives a context for work that has begun: it ends `grace` after ctx
-// does, so that a batch in hand is finished and not left for others to claim.
+// lingering returns a context for work that has begun: it ends `grace` after ctx ends, so that a batch in hand is
+// finished and not left for others to claim.
 func lingering(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -21,7 +21,7 @@ func lingering(ctx context.Context, grace time.Duration) (context.Context, conte
 	}
 }
 
-// longestWait is how long a part that failed waits at most before it tries again.
+// longestWait is the longest wait of a part that failed before it tries again.
 const longestWait = 2 * time.Second
 
 // backoff doubles from 50 ms to longestWait.
@@ -29,7 +29,7 @@ type backoff struct{ next time.Duration }
 
 func (b *backoff) wait(ctx context.Context) bool { return pause.For(ctx, b.grow(longestWait)) }
 
-// grow gives the next wait, `most` at the most.
+// grow returns the next wait, at most `most`.
 func (b *backoff) grow(most time.Duration) time.Duration {
 	b.next = min(max(2*b.next, 50*time.Millisecond), most)
 	return b.next

@@ -28,9 +28,9 @@ func (p printer) Publish(_ context.Context, list []api.Transition, _ int) error 
 	return nil
 }
 
-// A worker of one's own: it counts an event and publishes the decision that follows.
+// A worker inside your own process: it counts an event and publishes the resulting decision.
 func ExamplePool() {
-	server, err := miniredis.Run() // stands in for a real Redis
+	server, err := miniredis.Run() // in place of a real Redis
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// A producer appends with the greatest ID there is, so nobody can append any more:
-// the log says so once, and a metric until it is gone.
+// A producer appends an event with the greatest possible ID, so nobody can append any more: this is logged once, and
+// a metric shows it until the stream is deleted.
 func TestAnIDOfTheFutureIsTold(t *testing.T) {
 	ctx := context.Background()
 	w, log := newWorld(t, shared(t)), &testkit.Log{}

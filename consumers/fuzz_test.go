@@ -10,8 +10,8 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// FuzzOutboxEntry: an entry of an outbox, whoever wrote it, becomes a dead letter or is a
-// transition with just these values, whose subject is one of its rule's.
+// FuzzOutboxEntry: any entry of an outbox becomes a dead letter, or it is a transition with exactly these values and
+// a subject of its rule.
 func FuzzOutboxEntry(f *testing.F) {
 	f.Add("api", "user:42", "throttled", "100", "10", "60000", "12", "1795274075390", "1795274075390",
 		"1795274075390", "1795274135307", "1795274141307", "s")

@@ -15,8 +15,8 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// gauges measures what stands in the streams: the age of the oldest unread
-// event is the signal to alert on, as `lag` is not true after a trim.
+// gauges measures the backlog in the streams. Alert on the age of the oldest unread event, because `lag` is wrong
+// after a trim.
 type gauges struct {
 	redis   redis.UniversalClient
 	keys    *stream.Keys
@@ -26,8 +26,8 @@ type gauges struct {
 	ahead   map[int]bool // partitions whose newest event is far ahead of the clock
 }
 
-// farAhead is how far ahead of Redis's clock an event's ID makes its stream useless:
-// beyond what a clock that was set back explains.
+// farAhead is how far the ID of an event must be ahead of Redis's clock to be reported. A clock that was set back
+// explains smaller differences.
 const farAhead = time.Minute
 
 // run measures until ctx ends.
@@ -42,8 +42,8 @@ func (g *gauges) run(ctx context.Context) {
 	}
 }
 
-// measure sets the gauges of each partition whose server answers; those of the
-// others stay as they were last seen.
+// measure sets the gauges of each partition whose server answers; the gauges of the other partitions keep their last
+// values.
 func (g *gauges) measure(ctx context.Context) error {
 	backlogs, failed := eventlog.Backlogs(ctx, g.redis, g.keys)
 	pipe := g.redis.Pipeline()
@@ -72,9 +72,9 @@ func (g *gauges) measure(ctx context.Context) error {
 	return failed
 }
 
-// compareWithClock measures how far the newest event is ahead of the clock of its
-// server. Redis gives a new entry no smaller ID than the newest, so a producer that
-// chooses a great one stops all others; nothing else says so. The log has it once.
+// compareWithClock measures how far the newest event is ahead of the clock of its server. Redis never gives a new
+// entry a smaller ID than the newest, so a producer that chooses a large ID stops all others; no other metric shows
+// this. It is logged once.
 func (g *gauges) compareWithClock(p int, newest []redis.XMessage, nowMs int64) {
 	var ahead time.Duration
 	if len(newest) > 0 {

@@ -15,14 +15,14 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// keyIn gives a key of the rule api in partition p.
+// keyIn returns a key of the rule api in partition p.
 func (w *world) keyIn(p int, name string) string { return keyOf(w.keys, p, "user:"+name) }
 
 const toTheTop = "raised 50, raised 100, throttled 100"
 
-// A string stands where a partition has one of its own keys. That partition is quarantined,
-// and said to be; the others are worked on; nothing becomes a dead letter that could be
-// counted; and when the string is gone, all of it is counted once, unaided.
+// A string replaces one of a partition's own keys. That partition is quarantined, and this is logged; the others are
+// worked on. No event that could be counted becomes a dead letter. When the string is deleted, every event is counted
+// once, without further help.
 func TestAKeyOfAnotherTypeLeavesOnePartitionOut(t *testing.T) {
 	ctx := context.Background()
 	for what, name := range map[string]func(w *world) string{
@@ -41,7 +41,7 @@ func TestAKeyOfAnotherTypeLeavesOnePartitionOut(t *testing.T) {
 				w.eventuallyUsed(bad, 1)
 				w.redis.Del(ctx, name(w))
 				testkit.Must(t, w.redis.Set(ctx, name(w), "not ours", 0).Err())
-				if what != "events" { // else it cannot be appended
+				if what != "events" { // otherwise nothing can be appended
 					w.append(api.Event{Key: bad, Count: 10, ID: "a"})
 				}
 				w.eventually("the partition is quarantined", func() (bool, string) {
@@ -72,8 +72,8 @@ func TestAKeyOfAnotherTypeLeavesOnePartitionOut(t *testing.T) {
 	}
 }
 
-// What was read together with the events of a partition whose fold Redis refuses is
-// folded at once, and not only when somebody claims it.
+// Redis refuses the fold of one partition. The events of the other partitions of that read are folded at once, and
+// not only when another worker claims them.
 func TestARefusedPartitionKeepsNoneOfItsRead(t *testing.T) {
 	bothWays(t, func(t *testing.T, url string) {
 		w := newWorld(t, url)
@@ -92,8 +92,8 @@ func TestARefusedPartitionKeepsNoneOfItsRead(t *testing.T) {
 	})
 }
 
-// A string stands where a partition has its dead stream. Events that cannot be
-// counted stay pending until they can become dead letters, and hold up nothing.
+// A string replaces a partition's dead stream. Events that cannot be counted stay pending until they can become dead
+// letters, and delay no other events.
 func TestNoDeadStream(t *testing.T) {
 	bothWays(t, func(t *testing.T, url string) {
 		w := newWorld(t, url)
@@ -117,8 +117,8 @@ func TestNoDeadStream(t *testing.T) {
 	})
 }
 
-// garbageEntries are entries of an outbox that none of ours wrote. Some would be
-// refused by NATS forever, some published where nobody expects them.
+// garbageEntries are outbox entries that no code of ours wrote. NATS would refuse some of them forever; others would
+// be published on subjects where nobody expects them.
 func garbageEntries() map[string][]any {
 	whole := func(change ...any) []any {
 		fields := map[any]any{"rule": "api", "key": "user:1", "state": "raised", "level": 50, "limit": 10,
@@ -157,8 +157,7 @@ func garbageEntries() map[string][]any {
 	}
 }
 
-// Garbage in an outbox becomes a dead letter with the reason, and what waits behind it is
-// published, in order.
+// Garbage in an outbox becomes a dead letter with the reason, and the entries after it are published, in order.
 func TestGarbageInAnOutboxIsPutAside(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		ctx := context.Background()
@@ -189,8 +188,8 @@ func TestGarbageInAnOutboxIsPutAside(t *testing.T) {
 	})
 }
 
-// More garbage is due than one step of a sweep takes, and none of it ever stops
-// being due: the levels of other keys end all the same.
+// More corrupt records are due than one step of a sweep takes, and none of them ever stops being due: the levels of
+// other keys end anyway.
 func TestGarbageAmongTheLevelsHoldsNobodyUp(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		ctx := context.Background()
@@ -209,7 +208,7 @@ func TestGarbageAmongTheLevelsHoldsNobodyUp(t *testing.T) {
 			return got == "raised 100, throttled 100, released 100, cleared 100", got
 		})
 		w.eventually("the garbage is forgotten", func() (bool, string) {
-			// user:1 leaves its version
+			// user:1 leaves a record with its version.
 			n := w.redis.HLen(ctx, w.keys.Levels(0)).Val() - 1 + w.redis.ZCard(ctx, w.keys.Due(0)).Val()
 			return n == 0 && w.sample("levels_corrupt_total") == records,
 				fmt.Sprint(n, w.sample("levels_corrupt_total"))

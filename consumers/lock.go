@@ -15,9 +15,8 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// locks keeps this process's share of the partitions: one process at a time
-// relays a partition, as order needs one hand. A hold's context ends before
-// another process can have the lock, by this machine's clocks.
+// locks holds this process's share of the partitions. One process at a time relays a partition, because two could
+// publish out of order. A hold's context ends before another process can get the lock, by this machine's clocks.
 type locks struct {
 	lua     *lua.Server
 	keys    *stream.Keys
@@ -27,11 +26,11 @@ type locks struct {
 	outages *outages
 
 	mu    sync.Mutex
-	holds map[int]*hold // partition → what is held
+	holds map[int]*hold // partition → its lock, if this process holds it
 }
 
-// hold is one lock for as long as it is held without a gap. It is the context to work
-// under, which is done when it ends.
+// hold is one lock for as long as it is held without a gap. It is the context for work under the lock, and is done
+// when the hold ends.
 type hold struct {
 	context.Context
 	cancel context.CancelFunc
@@ -39,8 +38,8 @@ type hold struct {
 	until  atomic.Pointer[deadline] // when it ends, if it is not renewed
 }
 
-// deadline is a moment by the monotonic clock, which nobody steps, and by the wall clock, which goes on
-// while the machine is suspended. The earlier of the two holds.
+// deadline is a moment by two clocks: the monotonic clock, which nobody can set, and the wall clock, which goes on
+// while the machine is suspended. The deadline has passed as soon as it has passed by one of them.
 type deadline struct {
 	monotonic time.Time
 	wall      int64 // ms since 1970
@@ -53,7 +52,7 @@ func (d *deadline) passed() bool {
 	return !now.Before(d.monotonic) || now.UnixMilli() >= d.wall
 }
 
-// Err goes by the clocks too: a process that slept may run on before its timers do.
+// Err also checks the clocks: after a suspend, a process may go on before its timers fire.
 func (h *hold) Err() error {
 	if err := h.Context.Err(); err != nil {
 		return err
@@ -64,7 +63,7 @@ func (h *hold) Err() error {
 	return nil
 }
 
-// held gives the partitions held now, each with the context to work under.
+// held returns the partitions held now, each with the context to work under.
 func (l *locks) held() map[int]context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -92,8 +91,8 @@ func (l *locks) run(ctx context.Context) {
 	}
 }
 
-// renew goes through all shards at once: on a Cluster, a master that does not
-// answer must not let the locks at the others run out.
+// renew renews the locks of all shards concurrently: on a Cluster, a master that does not answer must not let the
+// locks on the other masters expire.
 func (l *locks) renew(ctx context.Context) {
 	within, cancel := context.WithTimeout(ctx, l.ttl)
 	defer cancel()
@@ -108,8 +107,8 @@ func (l *locks) renew(ctx context.Context) {
 	all.Wait()
 }
 
-// renewShard asks for the locks of the partitions of one server. What it has no answer for runs out by its timer.
-// Holds live as long as ctx lets them.
+// renewShard requests the locks of the partitions of one server. A lock without an answer expires by its timer. Holds
+// live as long as ctx lets them.
 func (l *locks) renewShard(within, ctx context.Context, parts []int) error {
 	asked := time.Now()
 	held, err := l.lua.Lock(within, l.names(parts), l.owner, l.ttl.Milliseconds())
@@ -123,11 +122,11 @@ func (l *locks) renewShard(within, ctx context.Context, parts []int) error {
 	return err
 }
 
-// note notes an answer, under l.mu: the lock of a partition is held until then, or is not held.
+// note records an answer, under l.mu: the lock of a partition is held until `until`, or is not held.
 func (l *locks) note(ctx context.Context, p int, ok bool, until time.Time) {
 	h := l.holds[p]
 	if ok && h != nil && h.Err() == nil {
-		// The answer came in time, so nobody else can have had it since the last.
+		// The answer came before the hold ended, so no other process can have had the lock in between.
 		h.until.Store(newDeadline(until))
 		h.expire.Reset(time.Until(until))
 		return
@@ -146,7 +145,7 @@ func (l *locks) note(ctx context.Context, p int, ok bool, until time.Time) {
 	}
 }
 
-// names gives the keys of the locks of partitions.
+// names returns the keys of the locks of partitions.
 func (l *locks) names(parts []int) []string {
 	names := make([]string, len(parts))
 	for i, p := range parts {

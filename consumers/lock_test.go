@@ -21,7 +21,7 @@ func TestALockEndsLocally(t *testing.T) {
 	const ttl = 400 * time.Millisecond
 	l := &locks{lua: lua.NewServer(c), keys: keys, owner: "me", ttl: ttl, log: slog.New(slog.DiscardHandler),
 		outages: newOutages(slog.New(slog.DiscardHandler)), holds: map[int]*hold{}}
-	// The first call has the server compile the script, which takes long under the race detector.
+	// At the first call the server compiles the script, which takes long under the race detector.
 	_, err = l.lua.Lock(t.Context(), []string{"first"}, "me", 1)
 	testkit.Must(t, err)
 	l.renew(t.Context())
@@ -49,9 +49,9 @@ func TestALockEndsLocally(t *testing.T) {
 	}
 }
 
-// A process that slept over the end of a lock and goes on before its timers do: the lock
-// has ended, and what is taken next is another, as somebody may have had it between.
-// So it is on a machine that was suspended, whose monotonic clock stood still.
+// A process was frozen past the end of a lock, and goes on before its timers fire: the lock has ended. A lock that it
+// takes after that is a new one, because another process may have had the lock in between. The same holds on a
+// machine that was suspended, whose monotonic clock did not move.
 func TestALockIsNotHeldOverItsEnd(t *testing.T) {
 	for name, end := range map[string]*deadline{
 		"slept":     {time.Now(), time.Now().Add(time.Hour).UnixMilli()},

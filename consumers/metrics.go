@@ -25,7 +25,7 @@ type Metrics struct {
 	oldestUnread, aheadOfClock, pending, outboxDepth, outboxOldest, quarantined *prometheus.GaugeVec
 }
 
-// NewMetrics registers them.
+// NewMetrics registers the metrics with reg.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	f := promauto.With(reg)
 	counter := func(name, help string) prometheus.Counter {
@@ -92,7 +92,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// startAtZero makes the series whose labels are known, so that the first one counted is an increase.
+// startAtZero creates the series whose labels are known, so that the first one counted is an increase.
 func (m *Metrics) startAtZero() {
 	for _, kind := range deadLetterKinds {
 		m.deadLetters.WithLabelValues(kind)

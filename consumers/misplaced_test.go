@@ -11,9 +11,9 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// A producer computes the partition of a key wrongly. Its event goes to the dead
-// stream of the partition it was appended to, with a reason that names the right one.
-// It is not counted and makes no transition; the other events of its batch count.
+// A producer computes the partition of a key wrongly. The event becomes a dead letter of the partition to which it
+// was appended, with a reason that names the right partition. It is not counted and causes no transition; the other
+// events of its batch count.
 func TestAnEventInTheWrongPartitionIsADeadLetter(t *testing.T) {
 	each(t, misplaced)
 }

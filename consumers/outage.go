@@ -14,12 +14,12 @@ import (
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 )
 
-// outages log each outage once at its begin and once at its end. In an outage Redis does not answer, or refuses
-// work for one reason. All steps of the worker share it, and each step is tried again until it succeeds. Safe to use
-// from several goroutines.
+// outages logs each outage once when it begins and once when it ends. In an outage Redis does not answer, or refuses
+// work for one reason. All steps of the worker share it, and each step is tried again until it succeeds. It is safe
+// to use from several goroutines.
 type outages struct {
 	log   *slog.Logger
-	after func(time.Duration, func()) // calls a function later; time.AfterFunc but in tests
+	after func(time.Duration, func()) // calls a function later; time.AfterFunc except in tests
 
 	mu   sync.Mutex
 	open map[string]*outage // reason → what it stops
@@ -27,11 +27,12 @@ type outages struct {
 
 type outage struct {
 	since time.Time
-	steps map[string]bool // that have failed, and not succeeded since
+	steps map[string]bool // steps that have failed and have not succeeded since
 	last  time.Time       // when the last of them succeeded
 }
 
-// settled is how long all steps must have succeeded: one that hung may still fail by what is over.
+// settled is how long all steps must have succeeded: a step that hung may still fail because of an outage that is
+// over.
 const settled = longestWait
 
 func newOutages(log *slog.Logger) *outages {
@@ -39,7 +40,7 @@ func newOutages(log *slog.Logger) *outages {
 	return &outages{log: log, after: after, open: map[string]*outage{}}
 }
 
-// note takes the outcome of a step for a partition, or for the first of several.
+// note records the outcome of a step for a partition, or for the first of several partitions.
 func (o *outages) note(step string, partition int, err error) {
 	if errors.Is(err, context.Canceled) {
 		return
@@ -89,8 +90,8 @@ func (o *outages) end(reason string, one *outage) {
 
 const noAnswer = "no answer"
 
-// reasonOf tells outages apart: no answer, the first word of an answer that comes to all steps (OOM, READONLY), or the
-// step that alone is refused.
+// reasonOf returns the reason that distinguishes one outage from another: no answer, the first word of an answer that
+// all steps get (OOM, READONLY), or the name of the one step that is refused.
 func reasonOf(step string, err error) string {
 	var answered redis.Error
 	if !errors.As(err, &answered) {

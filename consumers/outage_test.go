@@ -12,7 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// Whatever fails in an outage, the log has one line of its beginning and one of its end.
+// Whatever fails in an outage, its beginning and its end are logged once each.
 func TestAnOutageIsLoggedOnce(t *testing.T) {
 	var log testkit.Log
 	var later []func()
@@ -50,14 +50,14 @@ func TestAnOutageIsLoggedOnce(t *testing.T) {
 	begun := "Redis does not answer"
 	said(begun) // another shard has not read yet
 	o.note("reading events", 8, nil)
-	o.note("reading events", 0, refused) // it hung since before
+	o.note("reading events", 0, refused) // this step hung since the outage
 	said(begun)
-	o.note("reading events", 0, context.Canceled) // it stops
+	o.note("reading events", 0, context.Canceled) // the process stops
 	o.note("reading events", 0, nil)
 	over := "Redis answers again: work goes on\" took="
 	said(begun, over)
 
-	// What has another reason is not hidden, nor hides an outage.
+	// A failure for another reason is logged too, and does not hide an outage.
 	o.note("releasing throttles", 0, streamtest.Refusal("NOPERM this user has no permissions"))
 	o.note("releasing throttles", 0, streamtest.Refusal("NOPERM this user has no permissions"))
 	o.note("reading events", 0, refused)

@@ -12,20 +12,20 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// overridden are targets whose override changed, which the sweeper has not looked at since.
+// overridden holds targets whose override changed and that the sweeper has not examined since.
 type overridden struct {
 	mu      sync.Mutex
 	targets map[string]struct{}
-	some    chan struct{} // there are some
+	some    chan struct{} // gets a signal when there are targets
 
-	announced map[string]time.Time // key that a pattern blocks → when it was last looked at for that
+	announced map[string]time.Time // key that a pattern blocks → when it was last added for that
 }
 
-// maxOverridden bounds the targets that wait. Of more, none is remembered, and all that stands at a level
-// is looked at instead.
+// maxOverridden bounds the targets that wait. If there are more, the rest is not remembered, and the sweeper also
+// examines every key that has a level.
 const maxOverridden = 100_000
 
-// noteOverridden notes the targets of each change from now on.
+// noteOverridden makes the sweeper note the targets of each change from now on.
 func (s *sweeper) noteOverridden(rules *windows.Rules) {
 	if all := rules.Overrides(); all != nil {
 		all.OnChange(func(targets []string) {
@@ -49,7 +49,7 @@ func (o *overridden) add(targets []string) {
 	signal(o.some)
 }
 
-// blockedByPattern notes keys of events which the pattern of a block fits, each once a minute at most.
+// blockedByPattern notes the keys of events that a block by pattern matches, each at most once a minute.
 func (o *overridden) blockedByPattern(rules *windows.Rules, events []counters.Event) {
 	if !rules.Overrides().Any() {
 		return
@@ -82,12 +82,12 @@ func (o *overridden) take() map[string]struct{} {
 	return targets
 }
 
-// Other processes know of a change a moment later. What one of them wrote meanwhile, as it was
-// before, is put right by looking again.
+// Other processes know of a change a moment later. The sweeper examines the keys again, to correct what another
+// process wrote meanwhile by the old state.
 var overriddenAgain = []time.Duration{time.Second, 5 * time.Second}
 
-// followOverridden looks at keys whose override changed, at once and again: decisions of
-// theirs may no longer hold, or have other limits.
+// followOverridden examines keys whose override changed, at once and again later: their decisions may no longer hold,
+// or may have other limits.
 func (s *sweeper) followOverridden(ctx context.Context) {
 	var wait backoff
 	for {
@@ -133,7 +133,8 @@ func keysOf(set map[string]struct{}) []string {
 	return list
 }
 
-// lookAtOverridden sweeps the keys of the targets, and of patterns those that fit them.
+// lookAtOverridden sweeps the keys of the targets. For a target that is a pattern, it also sweeps the keys that match
+// it.
 func (s *sweeper) lookAtOverridden(ctx context.Context, targets map[string]struct{}) error {
 	var patterns []func(key string) bool
 	fields := map[int][]string{} // partition → what to look at
@@ -166,7 +167,7 @@ func (s *sweeper) lookAtOverridden(ctx context.Context, targets map[string]struc
 	})
 }
 
-// lookAtPatterns sweeps the keys that fit: those that stand at a level, and those with a counter.
+// lookAtPatterns sweeps the keys that fit: those that have a level, and those that have a counter.
 func (s *sweeper) lookAtPatterns(ctx context.Context, fits func(key string) bool) error {
 	for _, p := range s.quarantine.open(ctx, s.config.Keys.All()) {
 		fields, err := s.counter.Levelled(ctx, p)

@@ -16,8 +16,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// operated is a world with a pool that follows overrides, and what another process sets. The overrides
-// in `before` are there when the pool starts.
+// operated returns a world with a pool that follows overrides, and the overrides that another process sets. The
+// overrides in `before` exist when the pool starts.
 func operated(t *testing.T, url string, before ...api.Override) (w *world, other *overrides.All, r *recorder) {
 	t.Helper()
 	w, r = newWorld(t, url), &recorder{}
@@ -50,8 +50,8 @@ func (w *world) eventuallyPublished(r *recorder, key string, rule string, state 
 	})
 }
 
-// The decisions of keys that a pattern blocks: of those with a count at once, of others when events of
-// theirs come. All are released when it is cleared, and at its end.
+// Decisions for keys that a pattern blocks are published: at once for keys with a count, and for other keys at their
+// next event. All of them are released when the block is cleared, and when it ends.
 func TestABlockedPatternIsPublished(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		ctx := t.Context()
@@ -78,8 +78,8 @@ func TestABlockedPatternIsPublished(t *testing.T) {
 	})
 }
 
-// Whichever way an event of a key that a pattern blocks is folded, its decision is published. The block is
-// older than the pool, so nothing else looks at the key.
+// However an event of a key that a pattern blocks is folded, its decision is published. The block is older than the
+// pool, so nothing else examines the key.
 func TestEventsOfABlockedPatternArePublished(t *testing.T) {
 	bothWays(t, func(t *testing.T, url string) {
 		w, _, r := operated(t, url, api.Override{Pattern: "user:a*", Block: true})
@@ -111,8 +111,8 @@ func (w *world) readAndDie(key string) {
 	testkit.Must(w.t, err)
 }
 
-// What another process sets reaches decisions: a lower limit throttles a key that stood below its
-// own, and its end releases it.
+// Overrides that another process sets reach decisions: a lower limit throttles a key that was below its own limit,
+// and the end of the override releases it.
 func TestOverridesReachDecisions(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		w, other, r := operated(t, url)

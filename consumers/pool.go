@@ -20,23 +20,22 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// LargestBatch is the largest Config.MaxBatch: folding one keeps Redis for 0.1 s, and the
-// reply that brings it stays far below what a client of Redis may allocate.
+// LargestBatch is the largest Config.MaxBatch: folding a batch of this size occupies Redis for 0.1 s, and the reply
+// that contains it stays far below what a client of Redis may allocate.
 const LargestBatch = 10_000
 
-// Activity records what happens.
+// Activity records what the Pool counts.
 type Activity interface {
-	// Events of one key were folded, with so many units.
+	// Events is called when events of one key were folded, with the sum of their units.
 	Events(rule, key string, events, units int64)
-	// Throttled keys of each rule, in the partitions that this process relays.
+	// Throttled receives the number of throttled keys of each rule, in the partitions that this process relays.
 	Throttled(byRule map[string]int64)
 }
 
-// Config of a Pool. Redis, Blocking, Keys, Counter, Rules and Publisher are
-// required; zero elsewhere means the default.
+// Config of a Pool. Redis, Blocking, Keys, Counter, Rules, Publisher and Metrics are required; zero elsewhere means
+// the default.
 type Config struct {
-	// Redis serves all short commands; it must not retry by itself (MaxRetries: -1;
-	// on a Cluster stream.NewCluster).
+	// Redis serves all short commands; its client must not retry (MaxRetries: -1; on a Cluster stream.NewCluster).
 	Redis redis.UniversalClient
 	// Blocking serves the blocking reads: two connections on a single server
 	// (events, outboxes), two per partition on a Cluster. Its read timeout must
@@ -46,20 +45,20 @@ type Config struct {
 	Counter   *counters.Redis
 	Rules     func() *windows.Rules // with the changes of operators (windows.Under)
 	Publisher Publisher
-	// Decisions tells what subscribers find; nil: decisions that were overwritten stay so.
+	// Decisions returns the decisions that subscribers find; nil: decisions that were overwritten stay overwritten.
 	Decisions Decisions
 	Metrics   *Metrics // required
-	// Activity records what is folded by key, and how many keys are throttled; nil: nobody does.
+	// Activity records what is folded by key, and how many keys are throttled; nil: nothing is recorded.
 	Activity Activity
 
 	// Consumer is this process's name in the group, unique among all that run;
 	// default: host, process id and a random part.
 	Consumer string
-	// MaxBatch bounds the events of one fold; default 1,000: a few ms of Redis's time; at
-	// most LargestBatch.
+	// MaxBatch bounds the events of one fold; default 1,000, which take a few ms of Redis's time; at most
+	// LargestBatch.
 	MaxBatch int
-	// ReadPause bounds the pause between two reads of events; default 0.3ms, below zero: none.
-	// There is none while events come one by one, and none while a backlog drains.
+	// ReadPause bounds the pause between two reads of events; default 0.3ms, below zero: none. There is no pause
+	// while events come one by one, and none while a backlog drains.
 	ReadPause time.Duration
 	// Block is how long a read waits for events; default 1s. A stop waits that long.
 	Block time.Duration
@@ -71,10 +70,10 @@ type Config struct {
 	// has a level, the wait is the shortest hold of the rules, up to 1s. So a reservation shorter than 1s may be
 	// settled up to 1s late.
 	SweepEvery time.Duration
-	// LockTTL is how long a relay that died keeps others waiting; default 3s.
+	// LockTTL is how long other relays wait for the partitions of a relay that died; default 3s.
 	LockTTL time.Duration
-	// QuarantineFor is how long a partition stays quarantined, because a key of its own is of
-	// another type than ours, before it is examined again; default 2s.
+	// QuarantineFor is how long a partition stays quarantined before it is examined again; default 2s. A partition is
+	// quarantined if one of its own keys is of another type than ours.
 	QuarantineFor time.Duration
 	// GaugesEvery is how often the streams are measured; default 5s.
 	GaugesEvery time.Duration
@@ -82,12 +81,12 @@ type Config struct {
 	CompareEvery time.Duration
 	// DrainTimeout bounds a clean stop; default 5s.
 	DrainTimeout time.Duration
-	// Tracer makes the spans of folds whose events came with a trace; nil: nothing is traced.
+	// Tracer creates the spans of folds whose events came with a trace; nil: nothing is traced.
 	Tracer trace.Tracer
 	Log    *slog.Logger
 
 	// For tests.
-	// each partition has a script call of its own, as on a Cluster
+	// separately makes a separate script call for each partition, as on a Cluster.
 	separately bool
 	readPause  func(ctx context.Context, d time.Duration) (ok bool) // default pause.Exact
 	onRescan   func()                                               // called before a walk over all keys begins
@@ -142,7 +141,7 @@ type Pool struct {
 	drain     time.Duration
 }
 
-// NewPool wires the parts; nothing runs yet.
+// NewPool checks the configuration and creates the parts; nothing runs yet.
 func NewPool(c Config) (*Pool, error) {
 	c, err := c.withDefaults()
 	if err != nil {
@@ -169,17 +168,15 @@ func NewPool(c Config) (*Pool, error) {
 		again: c.CompareEvery / 12}
 	pool.throttled = &throttledKeys{counter: c.Counter, held: pool.relay.locks.held, quarantine: q,
 		gauge: c.Metrics.throttled, activity: c.Activity, every: c.GaugesEvery, log: c.Log, seen: map[string]bool{}}
-	q.back = pool.Recheck // the rules may have changed meanwhile
+	q.back = pool.Recheck // the rules may have changed during the quarantine
 	return pool, nil
 }
 
-// Recheck looks again at every key that stands at a level: call it when the
-// rules have changed.
+// Recheck examines every key that has a level again: call it when the rules have changed.
 func (p *Pool) Recheck() { p.sweeper.Recheck() }
 
-// Run works until ctx ends, then stops in order: reading first, then what is in
-// hand is folded, then what that wrote to the outbox is published, all of it
-// within the one drain timeout.
+// Run works until ctx ends, then stops in this order: it stops reading, folds the batches that it holds, and
+// publishes the transitions that these folds wrote to the outbox. All of this is within one drain timeout.
 func (p *Pool) Run(ctx context.Context) {
 	work, cancel := lingering(ctx, p.drain)
 	defer cancel()

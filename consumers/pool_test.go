@@ -46,8 +46,8 @@ func TestEventsAreFoldedAndTransitionsPublished(t *testing.T) {
 	})
 }
 
-// A clean stop leaves nothing: no event pending, no transition unpublished, no
-// consumer in the group, no lock, no goroutine.
+// After a clean stop there is no pending event, no unpublished transition, no consumer in the group, no lock, and no
+// goroutine.
 func TestACleanStopLeavesNothing(t *testing.T) {
 	bothWays(t, func(t *testing.T, url string) {
 		ctx := context.Background()
@@ -81,7 +81,7 @@ func TestACleanStopLeavesNothing(t *testing.T) {
 		goleak.VerifyNone(t, before, goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"),
 			goleak.IgnoreAnyFunction("github.com/alicebob/miniredis/v2/server.(*Server).servePeer"),
 			goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).queuedNewConn.func2"))
-		// What was not read before the stop is there for the next worker.
+		// Events that were not read before the stop are there for the next worker.
 		w.start(r, nil)
 		w.eventually("the next worker goes on", func() (bool, string) {
 			var sum int64
@@ -93,7 +93,7 @@ func TestACleanStopLeavesNothing(t *testing.T) {
 	})
 }
 
-// A worker read events and died: others take them over, and count them once.
+// A worker read events and died: other workers claim them, and count them once.
 func TestADeadWorkersEventsAreClaimed(t *testing.T) {
 	bothWays(t, func(t *testing.T, url string) {
 		ctx := context.Background()
@@ -107,7 +107,7 @@ func TestADeadWorkersEventsAreClaimed(t *testing.T) {
 		if err != nil || len(batches) != 1 || len(batches[0].Messages) != 5 {
 			t.Fatalf("%v, %v", batches, err)
 		}
-		// It had folded two of them before it died.
+		// It had folded two of the events before it died.
 		var events []counters.Event
 		for _, m := range batches[0].Messages[1:3] {
 			events = append(events, counters.Event{ID: m.ID, Ms: m.Ms(), Key: "user:1", Count: 2})
@@ -121,7 +121,7 @@ func TestADeadWorkersEventsAreClaimed(t *testing.T) {
 		if n := w.sample("claims_total"); n != 3 {
 			t.Errorf("claims_total %v, expected 3", n)
 		}
-		// The zombie wakes and folds what it holds.
+		// The dead worker wakes up and folds the events that it holds.
 		events = nil
 		for _, m := range batches[0].Messages {
 			events = append(events, counters.Event{ID: m.ID, Ms: m.Ms(), Key: "user:1", Count: 2})
@@ -136,13 +136,13 @@ func TestADeadWorkersEventsAreClaimed(t *testing.T) {
 	})
 }
 
-// An event that makes the script fail, for whatever reason, is looked for and becomes a dead letter
-// alone: the others of its batch are counted.
+// An event that makes the script fail, for any reason, is isolated and becomes the only dead letter: the other events
+// of its batch are counted.
 func TestARefusedEventIsBuriedAlone(t *testing.T) {
 	bothWays(t, func(t *testing.T, url string) { aRefusedEvent(t, newWorldOf(t, url, 1)) })
 }
 
-// It does so too where the call folds several partitions.
+// The same if the call folds several partitions.
 func TestARefusedEventAmongSeveralPartitions(t *testing.T) {
 	each(t, func(t *testing.T, url string) { aRefusedEvent(t, newWorldOf(t, url, 4)) })
 }
@@ -158,7 +158,7 @@ func aRefusedEvent(t *testing.T, w *world) {
 		}
 		return time.Now().UnixMilli()
 	}
-	// Nothing is claimed: the worker deals with all of it itself.
+	// Nothing is claimed: the worker handles all events itself.
 	w.start(&recorder{}, func(c *consumers.Config) { c.Counter, c.MinIdle = counter, time.Minute })
 	w.eventually("the one is a dead letter, the others are counted", func() (bool, string) {
 		sum := int64(0)
@@ -191,13 +191,13 @@ func TestWorkGoesOnAfterRedisForgets(t *testing.T) {
 	testkit.Must(t, w.redis.ScriptFlush(ctx).Err())
 	w.append(api.Event{Key: "user:1", Count: 1})
 	w.eventuallyUsed("user:1", 2)
-	for p := range w.keys.Partitions { // as an expiry does: the group goes with it
+	for p := range w.keys.Partitions { // as when they expire: the group is deleted too
 		testkit.Must(t, w.redis.Del(ctx, w.keys.Events(p)).Err())
 	}
 	w.append(api.Event{Key: "user:1", Count: 1})
 	w.eventuallyUsed("user:1", 3)
 	own.Kill()
-	own.Start() // empty
+	own.Start() // with an empty memory
 	w.eventually("an event is appended", func() (bool, string) {
 		out := w.log.Append(ctx, []api.Event{{Key: "user:1", Count: 5}})
 		return out.Err == nil, fmt.Sprint(out.Err)
@@ -205,10 +205,10 @@ func TestWorkGoesOnAfterRedisForgets(t *testing.T) {
 	w.eventuallyUsed("user:1", 5)
 }
 
-// Events that were trimmed before anybody read them are lost; they are seen,
-// counted and noted, once, by whichever worker comes.
+// Events that were trimmed before any worker read them are lost. The next worker detects, counts and records them,
+// once.
 func TestTrimmedUnreadEventsAreSeen(t *testing.T) {
-	url := shared(t) // the embedded one does not keep the numbers
+	url := shared(t) // the embedded one does not keep these numbers
 	ctx := context.Background()
 	w := newWorld(t, url)
 	stop := w.start(&recorder{}, nil)
@@ -242,7 +242,7 @@ func TestTrimmedUnreadEventsAreSeen(t *testing.T) {
 	}
 }
 
-// Read by a worker that died, then trimmed: the bodies are gone, and that is said.
+// A worker read events and died, and the events were trimmed: their bodies are lost, and this is recorded.
 func TestTrimmedPendingEventsAreSeen(t *testing.T) {
 	url := shared(t)
 	ctx := context.Background()
@@ -264,7 +264,7 @@ func TestTrimmedPendingEventsAreSeen(t *testing.T) {
 	})
 }
 
-// While the publisher is away, transitions wait, and then come in order.
+// While the publisher fails, transitions wait, and later they are published in order.
 func TestTransitionsWaitInTheOutbox(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		w := newWorld(t, url, &windows.Rule{Name: "api", Match: "user:*",
@@ -291,7 +291,7 @@ func TestTransitionsWaitInTheOutbox(t *testing.T) {
 	})
 }
 
-// One relay at a time has a partition; when it goes, another goes on.
+// One relay at a time publishes a partition; when it stops, another one goes on.
 func TestOneRelayAtATime(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		w := newWorld(t, url)
@@ -318,7 +318,7 @@ func TestOneRelayAtATime(t *testing.T) {
 	})
 }
 
-// A read that brings several events is followed by a pause, one that brings a lone event is not.
+// After a read of several events there is a pause, after a read of a single event there is none.
 func TestReadsPauseUnderLoad(t *testing.T) {
 	bothWays(t, func(t *testing.T, url string) {
 		w := newWorld(t, url)
@@ -375,8 +375,8 @@ func TestGaugesTellWhatWaits(t *testing.T) {
 	})
 }
 
-// Redis has no memory left: what is stored is still folded, levels end, and the
-// relay empties the outbox, which is what gives memory back.
+// Redis has no memory left: stored events are still folded, levels end, and the relay empties the outbox, which frees
+// memory.
 func TestWorkGoesOnWithoutMemory(t *testing.T) {
 	own := streamtest.OwnRedis(t, "--maxmemory-policy", "noeviction")
 	ctx := context.Background()
@@ -387,7 +387,7 @@ func TestWorkGoesOnWithoutMemory(t *testing.T) {
 	if out := w.log.Append(ctx, []api.Event{{Key: "user:1", Count: 1}}); out.Err == nil || len(out.Refused) != 1 {
 		t.Fatalf("an append without memory: %+v", out)
 	}
-	// The group is there already, as in a Redis that filled up while it worked.
+	// The group exists already, as in a Redis that became full while it worked.
 	testkit.Must(t, w.redis.ConfigSet(ctx, "maxmemory", "0").Err())
 	r := &recorder{}
 	testkit.Must(t, eventlog.NewReader(w.redis, w.keys, "x", w.keys.All()).CreateGroups(ctx))
@@ -399,8 +399,7 @@ func TestWorkGoesOnWithoutMemory(t *testing.T) {
 	})
 }
 
-// The rules change while more keys stand at a level than one step takes: each is
-// looked at again.
+// The rules change while more keys have a level than one step takes: each of them is examined again.
 func TestRecheckLooksAtEveryKey(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		w, r := newWorld(t, url), &recorder{}
@@ -430,8 +429,8 @@ func TestRecheckLooksAtEveryKey(t *testing.T) {
 	})
 }
 
-// A worker that stops with events that it could not count leaves them to others: it
-// does not leave the group, as that would drop them.
+// A worker that stops with events that it could not count leaves them to others: it stays in the group, because
+// leaving it would drop these events.
 func TestAWorkerThatHoldsEventsStaysInTheGroup(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		w, r, ctx := newWorld(t, url), &recorder{}, context.Background()
@@ -461,7 +460,7 @@ func TestAWorkerThatHoldsEventsStaysInTheGroup(t *testing.T) {
 	})
 }
 
-// All parts of a worker meet an outage: the log has its beginning and its end.
+// All parts of a worker meet an outage: its beginning and its end are logged once.
 func TestAWorkerLogsAnOutageOnce(t *testing.T) {
 	own := streamtest.OwnRedis(t)
 	w := newWorld(t, own.URL())

@@ -14,11 +14,11 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// quarantine knows the partitions whose own keys are of another type than ours (a
-// string in place of a stream, say). A command over several partitions fails for one
-// of them, and a fold there fails for every event, so nobody works on them: none of
-// their events becomes a dead letter or is lost, and the other partitions do not wait.
-// What was read stays pending, and is claimed when somebody has fixed the key.
+// quarantine records the partitions whose own keys are of another type than ours (for example a string in place of a
+// stream). A command over several partitions fails because of one such partition, and a fold there fails for every
+// event. So no part of the Pool works on these partitions: none of their events becomes a dead letter or is lost, and
+// the other partitions do not wait. Events that were read stay pending, and are claimed when somebody has fixed the
+// key.
 type quarantine struct {
 	redis   redis.UniversalClient
 	keys    *stream.Keys
@@ -35,8 +35,8 @@ type quarantine struct {
 // errQuarantined ends work on a partition.
 var errQuarantined = errors.New("the partition is quarantined until its keys are fixed")
 
-// open gives those of the partitions that are not quarantined. Whoever asks first
-// after `every` examines a quarantined partition again.
+// open returns those of the partitions that are not quarantined. The first call after `every` examines a quarantined
+// partition again.
 func (q *quarantine) open(ctx context.Context, parts []int) []int {
 	q.mu.Lock()
 	if len(q.until) == 0 {
@@ -67,8 +67,8 @@ func (q *quarantine) open(ctx context.Context, parts []int) []int {
 	return open
 }
 
-// examine asks Redis for the types of partitions' own keys, and reports whether any
-// partition is quarantined. Call it when Redis has refused something.
+// examine reads the types of partitions' own keys from Redis, and reports whether any partition is quarantined. Call
+// it when Redis has refused a command.
 func (q *quarantine) examine(ctx context.Context, parts ...int) (quarantined bool, err error) {
 	pipe := q.redis.Pipeline()
 	asked := make(map[int][]redis.Cmder, len(parts))
@@ -94,7 +94,7 @@ func (q *quarantine) examine(ctx context.Context, parts ...int) (quarantined boo
 		case broken != "":
 			q.begin(p, broken)
 			quarantined = true
-		case failed != nil: // unknown: it stays what it was
+		case failed != nil: // unknown: the state does not change
 			err = errors.Join(err, fmt.Errorf("looking at the keys of partition %d: %w", p, failed))
 		default:
 			q.end(p)

@@ -11,9 +11,9 @@ import (
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 )
 
-// reclaimer takes over the events of workers that have stopped answering, once
-// they have been pending for min-idle. Taking over from a worker that only
-// slept does no harm: the fold's gate lets one of the two count.
+// reclaimer takes over the events of workers that have stopped answering, after they have been pending for MinIdle.
+// Taking over from a worker that only slept does no harm: each event is counted only by the fold that acknowledges
+// it.
 type reclaimer struct {
 	*folder
 	config Config
@@ -23,9 +23,8 @@ func newReclaimer(f *folder, c Config) *reclaimer {
 	return &reclaimer{folder: f, config: c}
 }
 
-// run looks for such events until ctx ends, then finishes what it holds, while
-// work lasts. A fold is tried until it succeeds, so on a Cluster, where one
-// server may be away alone, each partition is looked after by itself.
+// run looks for such events until ctx ends, then finishes what it holds, while work lasts. A fold is tried until it
+// succeeds. So on a Cluster, where one server may be down alone, each shard has its own loop.
 func (r *reclaimer) run(ctx, work context.Context) {
 	var shards sync.WaitGroup
 	for _, parts := range eventlog.Shards(r.redis, r.keys.All()) {
@@ -34,7 +33,7 @@ func (r *reclaimer) run(ctx, work context.Context) {
 	shards.Wait()
 }
 
-// retireEvery is how many rounds pass between two looks for consumers that are gone: nobody waits for that.
+// retireEvery is how many rounds pass between two searches for consumers that are gone, which are not urgent.
 const retireEvery = 10
 
 func (r *reclaimer) runShard(ctx, work context.Context, parts []int) {
@@ -42,7 +41,7 @@ func (r *reclaimer) runShard(ctx, work context.Context, parts []int) {
 	for round := 0; ctx.Err() == nil; round++ {
 		failed := r.reclaimAll(ctx, work, reader, r.quarantine.open(work, parts))
 		if round%retireEvery == 0 && ctx.Err() == nil {
-			// Workers that died long ago hold nothing any more.
+			// Workers that died long ago have no pending events any more.
 			failed = cmp.Or(failed, r.retire(work, parts, "", 20*r.config.MinIdle))
 		}
 		r.outages.note("taking over events of other workers", parts[0], failed)
@@ -52,8 +51,8 @@ func (r *reclaimer) runShard(ctx, work context.Context, parts []int) {
 	}
 }
 
-// reclaimAll goes once through what is pending in these partitions, and looks for trimmed events. It gives
-// the first error, after all were tried.
+// reclaimAll claims and folds the pending events of these partitions once, and looks for trimmed events. It returns
+// the first error, after all partitions were tried.
 func (r *reclaimer) reclaimAll(ctx, work context.Context, reader *eventlog.Reader, parts []int) (failed error) {
 	note := func(err error, parts ...int) {
 		if redisclient.IsRefusal(err) {
@@ -77,8 +76,8 @@ func (r *reclaimer) reclaimAll(ctx, work context.Context, reader *eventlog.Reade
 	return failed
 }
 
-// reclaim goes once through what is pending in partition p. A step can bring no
-// event and still have more to see: only the cursor says when it is done.
+// reclaim goes once through the pending events of partition p. A step can return no event although more are pending:
+// only the cursor says when it is done.
 func (r *reclaimer) reclaim(ctx, work context.Context, reader *eventlog.Reader, p int) error {
 	cursor := "0-0"
 	for ctx.Err() == nil {

@@ -23,17 +23,16 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// Publisher puts transitions where subscribers find them. Publish keeps the
-// order of each subject, sends again under the same ID where an outcome is
-// unknown, and returns nil only when all are stored; it gives up with ctx.
+// Publisher stores transitions for subscribers. Publish keeps the order of each subject, sends again under the same
+// ID if an outcome is unknown, and returns nil only when all are stored; it gives up when ctx ends.
 type Publisher interface {
-	// The first `resent` of them may have been sent before, by whoever relayed then.
+	// The first `resent` transitions may have been sent before, by this relay or an earlier one.
 	Publish(ctx context.Context, transitions []api.Transition, resent int) error
 }
 
-// relay publishes what waits in the outboxes: of each partition in order, by
-// one relay at a time (lock.go). An entry leaves the outbox only after it is
-// stored, so the relay remembers nothing: it always goes on from the beginning.
+// relay publishes the entries of the outboxes: those of each partition in order, by one relay at a time (lock.go). An
+// entry leaves the outbox only after it is stored. So a relay needs no memory: it always starts at the first entry of
+// the outbox.
 type relay struct {
 	redis, blocking redis.UniversalClient
 	keys            *stream.Keys
@@ -47,7 +46,7 @@ type relay struct {
 	outages         *outages
 }
 
-// relayStep is how many transitions of a partition are in flight at most.
+// relayStep is how many transitions of a partition may be in flight at most.
 const relayStep = 500
 
 func newRelay(c Config, q *quarantine, dead *deadLetters, down *outages) *relay {
@@ -95,7 +94,7 @@ func (r *relay) runShard(ctx, work context.Context, parts []int) {
 		}
 		block := r.config.Block
 		if stopping {
-			block = -1 // what is there, without waiting
+			block = -1 // read what is there, without waiting
 		}
 		got, err := r.read(work, streams, block)
 		if err == nil {
@@ -123,7 +122,7 @@ func (r *relay) runShard(ctx, work context.Context, parts []int) {
 	}
 }
 
-// outboxes names those of the open partitions that this process holds. byName: name → partition.
+// outboxes names the outboxes of those open partitions that this process holds. byName: name → partition.
 func (r *relay) outboxes(open []int, held map[int]context.Context) (streams []string, byName map[string]int) {
 	byName = map[string]int{}
 	for _, p := range open {
@@ -135,7 +134,7 @@ func (r *relay) outboxes(open []int, held map[int]context.Context) (streams []st
 	return streams, byName
 }
 
-// read gives what waits in outboxes, nothing where none comes in time.
+// read returns the entries that wait in outboxes, or nothing if none comes in time.
 func (r *relay) read(ctx context.Context, streams []string, block time.Duration) ([]redis.XStream, error) {
 	got, err := r.blocking.XRead(ctx, &redis.XReadArgs{Streams: append(streams, zeros(len(streams))...),
 		Count: relayStep, Block: block}).Result()
@@ -145,15 +144,15 @@ func (r *relay) read(ctx context.Context, streams []string, block time.Duration)
 	return got, err
 }
 
-// publishAll publishes what was read of several outboxes, each under its own lock,
-// and gives the first error. byName: name of an outbox → partition.
+// publishAll publishes the entries that were read from several outboxes, each under its own lock, and returns the
+// first error. byName: name of an outbox → partition.
 func (r *relay) publishAll(work context.Context, got []redis.XStream, byName map[string]int,
 	held map[int]context.Context, attempts map[int]*attempt) error {
 	var publishing errgroup.Group
 	for _, s := range got {
 		p := byName[s.Stream]
 		publishing.Go(func() error {
-			// The lock's end stops it, and so does the end of all work.
+			// The context ends when the lock ends, and when all work ends.
 			ctx, cancel := context.WithCancel(held[p])
 			defer cancel()
 			defer context.AfterFunc(work, cancel)()
@@ -163,7 +162,7 @@ func (r *relay) publishAll(work context.Context, got []redis.XStream, byName map
 	return publishing.Wait()
 }
 
-// underLock is done as its context is, and has failed as soon as the lock has ended.
+// underLock is done when its context is done. Its Err also fails as soon as the lock has ended.
 type underLock struct {
 	context.Context
 	lock context.Context
@@ -171,14 +170,14 @@ type underLock struct {
 
 func (u underLock) Err() error { return cmp.Or(u.Context.Err(), u.lock.Err()) }
 
-// attempt is how far an outbox may have been sent, by this relay or by one before it.
+// attempt is up to which entry an outbox may have been sent, by this relay or by one before it.
 type attempt struct {
-	lock context.Context // under which it holds
+	lock context.Context // the hold for which upTo was read
 	upTo string          // the ID of an entry
 }
 
-// begin notes, for each outbox whose lock is new, what stands in it: the relay that had
-// the lock before may have sent that.
+// begin notes, for each outbox whose lock is new, the newest entry: the relay that had the lock before may have sent
+// all entries up to it.
 func (r *relay) begin(ctx context.Context, attempts map[int]*attempt, held map[int]context.Context,
 	outboxes map[string]int) error {
 	for name, p := range outboxes {
@@ -204,7 +203,7 @@ func (r *relay) publish(ctx context.Context, p int, entries []redis.XMessage, be
 	for _, e := range entries {
 		t, err := decodeTransition(e)
 		if err != nil {
-			// It is foreign. NATS may refuse it forever, and the others wait behind it.
+			// The entry is foreign. NATS may refuse it forever, and the other entries would wait behind it.
 			letters = append(letters, letterOf(entry.Message{ID: e.ID, Values: e.Values}, outbox,
 				"outbox: "+err.Error()))
 			continue
@@ -238,7 +237,7 @@ func (r *relay) publish(ctx context.Context, p int, entries []redis.XMessage, be
 	return nil
 }
 
-// observe notes how long the throttle decisions of partition p took that have just been stored.
+// observe records how long the throttle decisions of partition p took that have just been stored.
 func (r *relay) observe(p int, transitions []api.Transition) {
 	now := r.config.Rules().ClockMs(p)
 	for _, t := range transitions {
@@ -248,7 +247,7 @@ func (r *relay) observe(p int, transitions []api.Transition) {
 	}
 }
 
-// decodeTransition reads what levels.lua wrote; an error says why it is foreign.
+// decodeTransition reads an entry that levels.lua wrote; an error says why the entry is foreign.
 func decodeTransition(e redis.XMessage) (api.Transition, error) {
 	text := func(name string) string {
 		s, _ := e.Values[name].(string)

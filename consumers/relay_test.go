@@ -16,7 +16,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// idsOf notes the ids of what it is given: "state level" → each.
+// idsOf records the ids of the transitions that it receives: "state level" → ids.
 type idsOf struct {
 	mu  sync.Mutex
 	ids map[string][]string
@@ -32,8 +32,8 @@ func (r *idsOf) Publish(_ context.Context, list []api.Transition, _ int) error {
 	return nil
 }
 
-// After a failover the same transition can be written again, under another stream
-// ID: it is the same message all the same, and JetStream drops the copy.
+// After a failover the same transition can be written again, under another stream ID: it is still the same message,
+// and JetStream drops the copy.
 func TestATransitionWrittenAgainKeepsItsID(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		w, ctx := newWorld(t, url), context.Background()
@@ -75,8 +75,8 @@ func TestATransitionWrittenAgainKeepsItsID(t *testing.T) {
 	})
 }
 
-// attempts notes how many of the transitions it is given may have been sent before:
-// "resent of how many". Its second Publish fails.
+// attempts records how many of the transitions that it receives may have been sent before: "resent of how many". Its
+// second Publish fails.
 type attempts struct {
 	mu   sync.Mutex
 	seen []string
@@ -92,8 +92,8 @@ func (a *attempts) Publish(_ context.Context, list []api.Transition, resent int)
 	return nil
 }
 
-// What waits when a relay takes an outbox over may have been sent by the one before
-// it, and what it has tried by itself. All else is sent for the first time.
+// When a relay takes over an outbox, the relay before it may have sent the waiting entries. Later only the entries
+// that this relay has tried may have been sent. All others are sent for the first time.
 func TestTheRelayKnowsWhatMayHaveBeenSent(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		w, ctx := newWorld(t, url), context.Background()
@@ -123,8 +123,8 @@ func TestTheRelayKnowsWhatMayHaveBeenSent(t *testing.T) {
 	})
 }
 
-// The decision, and the alert of the same crossing, tell of the penalty that begins with them; an alert before
-// does not.
+// The decision, and the alert of the same crossing, contain the penalty that begins with them; an earlier alert does
+// not.
 func TestDecisionsTellOfThePenalty(t *testing.T) {
 	rule := &windows.Rule{Name: "api", Match: "*", Alerts: []int{50},
 		Penalty: []time.Duration{time.Hour, 2 * time.Hour},

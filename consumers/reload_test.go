@@ -12,9 +12,9 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Each change of a rule, and back again: subscribers receive at once what checks say. The
-// key has no level when the rules go back, so the worker finds it by its counter. (The story rules_change.txt of
-// internal/counters covers each kind of change.)
+// Each rule change, and its reversal: subscribers receive at once what checks answer. The key has no level when the
+// rules are changed back, so the worker finds it by its counter. (The story rules_change.txt of internal/counters
+// covers each kind of change.)
 func TestReloadsReachSubscribers(t *testing.T) {
 	rule := func(change func(*windows.Rule)) *windows.Rule {
 		r := &windows.Rule{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 10, Per: time.Hour}},

@@ -11,14 +11,14 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// ruleChanges are the rules that were in force since all keys were last looked at. Rules that are changed
-// and changed back in the meantime leave their traces too: a key that others released stands at no level, and is
-// over its limit again.
+// ruleChanges holds the rules that were in force since all keys were last examined. Rules that were changed and
+// changed back in the meantime count too: a key that was released under them has no level, but is over its limit
+// again.
 type ruleChanges struct {
 	mu      sync.Mutex
-	scanned *windows.Rules   // under which all keys stand as they should
-	since   []*windows.Rules // in force after these
-	some    chan struct{}    // there are some
+	scanned *windows.Rules   // the rules of the last complete walk over all keys, at first those of the start
+	since   []*windows.Rules // the rules that came into force after that, in order
+	some    chan struct{}    // gets a signal when there are changes
 }
 
 func (c *ruleChanges) add(rules *windows.Rules) {
@@ -28,8 +28,8 @@ func (c *ruleChanges) add(rules *windows.Rules) {
 	signal(c.some)
 }
 
-// take gives what tells of a key whether other rules were evaluated for it at any time since the last done, and
-// what is to be called when all such keys were looked at. changed is nil where the rules were the same.
+// take returns two functions. changed reports whether other rules applied to a key at any time since the last done;
+// it is nil if the rules were the same. Call done when all such keys have been examined.
 func (c *ruleChanges) take() (changed func(key string) bool, done func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -54,9 +54,8 @@ func (c *ruleChanges) take() (changed func(key string) bool, done func()) {
 	}
 }
 
-// rescan looks, after a change of the rules, at each key on which another rule decides
-// now: one that stands at no level may be over its new limit. It walks all
-// counters, in the background, and rests as long as each step took.
+// rescan examines, after a change of the rules, each key to which another rule applies now: a key without a level may
+// be over its new limit. It walks all counters, in the background, and rests for as long as each step took.
 func (s *sweeper) rescan(ctx context.Context) {
 	var wait backoff
 	for {
@@ -87,9 +86,10 @@ func (s *sweeper) rescan(ctx context.Context) {
 	}
 }
 
-// sweepWhere sweeps the keys with a counter for which changed is true: of each the field that `field` gives.
+// sweepWhere sweeps each key that has a counter and for which changed is true. It sweeps the record that `field`
+// returns.
 func (s *sweeper) sweepWhere(ctx context.Context, changed func(key string) bool, field func(key string) string) error {
-	var mu sync.Mutex // masters of a Cluster are walked at once
+	var mu sync.Mutex // the masters of a Cluster are walked concurrently
 	waiting := map[int][]string{}
 	sweep := func(p int) error {
 		keys := waiting[p]

@@ -24,7 +24,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// oddKeys are valid keys that mean something to somebody on the way.
+// oddKeys are valid keys that have a special meaning for some program on the way.
 var oddKeys = []string{
 	"KEYS[1]", "'); redis.call('FLUSHALL') --", "%d%s%%", "^.-$", "[[x]]", "return nil", // Lua and its patterns
 	"*", "user:*", "[a-z]?", `\*`, "h?llo", // globs
@@ -44,14 +44,14 @@ func algorithmRules() (rules []*windows.Rule) {
 		Per: 24 * time.Hour}}, Alerts: []int{50}})
 }
 
-// told keeps what stands in the JetStream streams of a prefix.
+// told keeps the messages in the JetStream streams of a prefix.
 type told struct {
 	mu   sync.Mutex
 	seen map[string][]string // key → states, of alerts
 	bad  []string
 }
 
-// take holds each subject against the payload on it.
+// take compares each subject with its payload.
 func (h *told) take(prefix string, m jetstream.Msg) {
 	var tr api.Transition
 	err := json.Unmarshal(m.Data(), &tr)
@@ -69,7 +69,7 @@ func (h *told) take(prefix string, m jetstream.Msg) {
 	}
 }
 
-// of gives the alerts of a key, and then its throttle decision.
+// of returns the states of a key's alerts, and then of its throttle decision.
 func (h *told) of(key string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -78,7 +78,7 @@ func (h *told) of(key string) string {
 
 const toldToTheTop = "raised 50, raised 100, throttled"
 
-// publishTo starts a pool that publishes to a real NATS, and listens there.
+// publishTo starts a pool that publishes to a real NATS, and subscribes there.
 func (w *world) publishTo(t *testing.T) *told {
 	t.Helper()
 	nc, err := nats.Connect(streamtest.NATS(t))
@@ -103,8 +103,8 @@ func (w *world) publishTo(t *testing.T) *told {
 	return h
 }
 
-// Keys that look like something else go all the way: appended, folded, alerted of
-// on a subject of their own, and read back.
+// Keys that look like something else pass through every step: appended, folded, published in an alert on their own
+// subject, and read back.
 func TestOddKeysGoAllTheWay(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		w := newWorld(t, url, algorithmRules()...)
@@ -141,7 +141,7 @@ type stranger struct {
 
 func (s *stranger) thing() any { return s.things[s.chance.IntN(len(s.things))] }
 
-// scribble makes one write; Redis may refuse it.
+// scribble makes one write, which Redis may refuse.
 func (s *stranger) scribble(ctx context.Context) {
 	p := s.chance.IntN(s.keys.Partitions)
 	victim := fmt.Sprint("garbage", s.chance.IntN(20))
@@ -188,8 +188,8 @@ func (s *stranger) scribble(ctx context.Context) {
 	}
 }
 
-// A stranger writes garbage into every key there is, while events flow. Every good
-// event counts once, every partition works, and each key's transitions come in order.
+// Another program writes garbage into every key, while events flow. Every good event counts once, every partition
+// works, and each key's transitions come in order.
 func TestAStrangerWritesEverywhere(t *testing.T) {
 	ctx := context.Background()
 	w := newWorld(t, shared(t), algorithmRules()...)
@@ -205,7 +205,7 @@ func TestAStrangerWritesEverywhere(t *testing.T) {
 		for range 20 {
 			s.scribble(ctx)
 		}
-		if round == 18 { // whatever chance brought: a counter that is none, and an event for it
+		if round == 18 { // independent of the random writes: a corrupt counter, and an event for it
 			spoiled := keyOf(w.keys, 0, "sliding-log/spoiled")
 			s.redis.Set(ctx, s.keys.Counter(0, "log", spoiled), "x", 0)
 			w.append(api.Event{Key: spoiled, Count: 1})
@@ -224,7 +224,7 @@ func TestAStrangerWritesEverywhere(t *testing.T) {
 		}
 		w.append(events...)
 	}
-	// Whatever chance brought: a state that is none, and is due.
+	// Independent of the random writes: a corrupt record that is due.
 	s.redis.HSet(ctx, s.keys.Levels(0), "sliding-log/spoiled", "sliding-log|86400000,10,x,x,100@x")
 	s.redis.ZAdd(ctx, s.keys.Due(0), redis.Z{Score: -1, Member: "sliding-log/spoiled"})
 	for key, n := range want {
@@ -239,7 +239,7 @@ func TestAStrangerWritesEverywhere(t *testing.T) {
 		return n == 0, fmt.Sprint(n)
 	})
 	for key, n := range want {
-		if got := w.used(key); got != n { // and no more, when all has come to rest
+		if got := w.used(key); got != n { // and no more, when all work is done
 			t.Errorf("%s has used %d, expected %d", key, got, n)
 		}
 		w.eventually(key+" is told of", func() (bool, string) { return h.of(key) == toldToTheTop, h.of(key) })
@@ -254,7 +254,7 @@ func TestAStrangerWritesEverywhere(t *testing.T) {
 	}
 }
 
-// keyOf gives a key that begins with a name, in partition p.
+// keyOf returns a key that begins with a name, in partition p.
 func keyOf(k *stream.Keys, p int, name string) string {
 	for i := 0; ; i++ {
 		if key := fmt.Sprintf("%s-%d", name, i); k.Partition(key) == p {

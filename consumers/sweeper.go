@@ -17,36 +17,36 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// sweeper looks again at keys whose level may have ended, when it may have:
-// releases and clears come from here, and renewals of what still stands. Any
-// number of sweepers may run: a sweep reads the present counts and writes what changed.
+// sweeper examines keys again when their level may have ended. Releases and clears come from here, and renewals of
+// decisions that still hold. Any number of sweepers may run: a sweep reads the present counts and writes what
+// changed.
 type sweeper struct {
 	counter    *counters.Redis
 	held       *reservations.Store
 	rules      func() *windows.Rules
 	config     Config
 	log        *slog.Logger
-	recheck    chan struct{} // look at all keys that stand at a level
-	left       remaining     // of that
+	recheck    chan struct{} // examine all keys that have a level
+	left       remaining     // the keys of that round that are not examined yet
 	outages    *outages
 	quarantine *quarantine
 	turns      *turns
 
-	changes    ruleChanges // look for others that are over a new limit (rescan.go)
-	overridden overridden  // look at keys for which an operator set something
+	changes    ruleChanges // find other keys that are over a new limit (rescan.go)
+	overridden overridden  // examine keys for which an operator set something
 
 	// raised gets a signal when a fold of this process changes a level. The level of an old event may end soon.
 	raised chan struct{}
 	// longest bounds the wait while no key has a level.
 	longest time.Duration
 
-	// patience bounds the wait after a failed pass: short where other servers than
-	// the one that failed hold partitions too.
+	// patience bounds the wait after a failed pass. It is short if servers other than the one that failed hold
+	// partitions too.
 	patience time.Duration
 }
 
-// sweepStep is how many keys one script call looks at: a few ms at most. After
-// sweepSteps it is the next partition's turn.
+// sweepStep is how many keys one script call examines, which takes a few ms at most. After sweepSteps such calls the
+// sweeper goes on to the next partition.
 const sweepStep, sweepSteps = 100, 100
 
 func newSweeper(c Config, q *quarantine, t *turns, down *outages) *sweeper {
@@ -62,12 +62,12 @@ func newSweeper(c Config, q *quarantine, t *turns, down *outages) *sweeper {
 	return s
 }
 
-// Processes read a changed file at different times, up to a minute apart. What one with
-// the old rules wrote meanwhile is put right by looking again.
+// Processes read a changed file at different times, up to a minute apart. The sweeper examines the keys again, to
+// correct what a process with the old rules wrote meanwhile.
 var recheckAfter = []time.Duration{time.Second, 5 * time.Second, time.Minute + 5*time.Second}
 
-// Recheck makes the sweeper look at every key that stands at a level, due or
-// not, and at those that may have come to one: the rules have changed.
+// Recheck makes the sweeper examine every key that has a level, due or not, and every key that may have got one: call
+// it when the rules have changed.
 func (s *sweeper) Recheck() {
 	signal(s.recheck)
 	s.changes.add(s.rules())
@@ -79,7 +79,7 @@ func (s *sweeper) Recheck() {
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // one is waiting already
+	default: // a signal is waiting already
 	}
 }
 
@@ -103,7 +103,7 @@ func (s *sweeper) run(ctx context.Context) {
 		}
 		recheck := s.recheck
 		if s.left.some() {
-			recheck = nil // once this round is over
+			recheck = nil // start a new round only when this one is over
 		}
 		raised := s.raised
 		if next <= s.config.SweepEvery {
@@ -122,17 +122,17 @@ func (s *sweeper) run(ctx context.Context) {
 	}
 }
 
-// remaining is what a round over all keys that stand at a level has still to look at.
+// remaining is the rest of a round over all keys that have a level.
 type remaining struct {
-	parts []int // whose keys are not listed yet
+	parts []int // partitions whose keys are not listed yet
 	p     int
 	keys  []string // of partition p
 }
 
 func (r *remaining) some() bool { return len(r.parts) > 0 || len(r.keys) > 0 }
 
-// turn sweeps what is due, and then one step of what remains of a round: so releases that are due never
-// wait for more than one step. It says how long to wait for the next turn.
+// turn sweeps the keys that are due, and then one step of what remains of a round. So a release that is due never
+// waits for more than one step. It returns how long to wait for the next turn.
 func (s *sweeper) turn(ctx context.Context) (time.Duration, error) {
 	next, failed := s.pass(ctx)
 	if !s.left.some() {
@@ -145,8 +145,8 @@ func (s *sweeper) turn(ctx context.Context) (time.Duration, error) {
 	return 0, failed
 }
 
-// step looks at the next keys of a round. They are listed before the first of a partition, as looking
-// at them moves them about in the list.
+// step examines the next keys of a round. It lists all keys of a partition before it examines the first one, because
+// examining keys changes their order in the list.
 func (s *sweeper) step(ctx context.Context) (err error) {
 	r := &s.left
 	if len(r.keys) == 0 {
@@ -168,13 +168,12 @@ func (s *sweeper) step(ctx context.Context) (err error) {
 	return err
 }
 
-// answerWithin bounds how long one server that does not answer keeps the
-// partitions of the others waiting, on a Cluster.
+// answerWithin bounds how long one server that does not answer can delay the partitions of the other servers, on a
+// Cluster.
 const answerWithin = time.Second
 
-// pass sweeps what is due and says how long to wait for the next. Partitions that
-// can be swept are, whatever the others do: a master that failed over must not
-// hold up the levels of all.
+// pass sweeps the keys that are due and returns how long to wait for the next pass. It sweeps every partition that
+// can be swept, even if others fail: a master that failed over must not hold up the levels of all partitions.
 func (s *sweeper) pass(ctx context.Context) (time.Duration, error) {
 	asking, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
@@ -182,7 +181,7 @@ func (s *sweeper) pass(ctx context.Context) (time.Duration, error) {
 	due, failed := s.counter.NextDue(asking, open)
 	if redisclient.IsRefusal(failed) {
 		if quarantined, err := s.quarantine.examine(asking, open...); quarantined {
-			failed = err // what the others have due is known
+			failed = err // what is due in the other partitions is known
 		}
 	}
 	next := s.config.SweepEvery
@@ -197,13 +196,13 @@ func (s *sweeper) pass(ctx context.Context) (time.Duration, error) {
 		if err := s.sweep(ctx, p, n.NowMs); err != nil && !s.isQuarantined(ctx, p, err) {
 			failed = errors.Join(failed, err)
 		}
-		next = min(next, 5*time.Millisecond) // what remains may be due in a moment
+		next = min(next, 5*time.Millisecond) // more keys may be due in a moment
 	}
 	return next, failed
 }
 
-// whileNoLevel gives the wait while no key has a level. Another process may raise a level during the wait. That
-// level lasts at least for the hold of its rule, so it does not end before the next look.
+// whileNoLevel returns the wait while no key has a level. Another process may raise a level during the wait. That
+// level lasts at least for the hold of its rule, so it does not end before the next pass.
 func (s *sweeper) whileNoLevel() time.Duration {
 	wait := s.longest
 	for _, r := range s.rules().List() {
@@ -244,8 +243,8 @@ func (s *sweeper) look(ctx context.Context, p int, keys []string) error {
 	return err
 }
 
-// isQuarantined tells of an error whether it is for keys of the partition that are not ours:
-// then the partition is quarantined, and the others need not wait.
+// isQuarantined reports whether err is about keys of the partition that are not ours. The partition is quarantined
+// then, and the other partitions need not wait.
 func (s *sweeper) isQuarantined(ctx context.Context, p int, err error) bool {
 	if !redisclient.IsRefusal(err) {
 		return false

@@ -26,8 +26,8 @@ type nowhere struct{}
 
 func (nowhere) Publish(context.Context, []api.Transition, int) error { return nil }
 
-// A release that comes due while all keys are looked at again, after a change of the rules, waits for
-// one step of them, wherever they have got to.
+// A release comes due while all keys are examined again, after a change of the rules. It waits for one step of them,
+// whichever keys that round has reached.
 func TestDueReleasesGoFirst(t *testing.T) {
 	const levelled = 10*sweepStep + 1
 	ctx, now := t.Context(), time.Now().UnixMilli()
@@ -74,7 +74,7 @@ func TestDueReleasesGoFirst(t *testing.T) {
 	}
 }
 
-// sweeping is a sweeper on an embedded Redis whose clock the test moves.
+// sweeping returns a sweeper on an embedded Redis whose clock the test moves.
 func sweeping(t *testing.T, now *atomic.Int64, list ...*windows.Rule) (*Pool, *windows.Rules) {
 	t.Helper()
 	c := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
@@ -91,7 +91,7 @@ func sweeping(t *testing.T, now *atomic.Int64, list ...*windows.Rule) (*Pool, *w
 	return pool, rules
 }
 
-// While no key has a level, the sweeper waits as long as a new level lasts at least.
+// While no key has a level, the sweeper waits for the shortest time that a new level lasts.
 func TestNothingStands(t *testing.T) {
 	ctx, now := t.Context(), &atomic.Int64{}
 	now.Store(time.Now().UnixMilli())

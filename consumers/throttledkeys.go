@@ -11,8 +11,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
-// throttledKeys counts how many keys each rule throttles, in the partitions that this process relays:
-// so each partition is counted by one process.
+// throttledKeys counts how many keys each rule throttles, in the partitions that this process relays. So each
+// partition is counted by one process.
 type throttledKeys struct {
 	counter    *counters.Redis
 	held       func() map[int]context.Context
@@ -21,11 +21,11 @@ type throttledKeys struct {
 	activity   Activity             // may be nil
 	every      time.Duration
 	log        *slog.Logger
-	seen       map[string]bool // rules that have had throttled keys: they go to 0, not away
+	seen       map[string]bool // rules that have had throttled keys: their gauges go to 0 and stay
 }
 
-// restFactor is for how many times as long as a count took nothing is counted again: with very many
-// throttled keys counting takes a twentieth of the time.
+// restFactor is how many times as long as a count took the pause after it is at least. So with very many throttled
+// keys, counting takes a twentieth of the time.
 const restFactor = 20
 
 func (t *throttledKeys) run(ctx context.Context) {
@@ -40,7 +40,7 @@ func (t *throttledKeys) run(ctx context.Context) {
 	}
 }
 
-// count sets the gauges; where a partition cannot be read they stay.
+// count sets the gauges. If a partition cannot be read, the gauges keep their values.
 func (t *throttledKeys) count(ctx context.Context) error {
 	byRule := map[string]int64{}
 	for rule := range t.seen {

@@ -12,8 +12,9 @@ import (
 // maxTraced bounds the events of one fold that have a span.
 const maxTraced = 128
 
-// foldSpans are the spans of one fold: one per event that came with a trace, and the script call, which
-// belongs to the trace of the first of them and has links to the others, as these have to it.
+// foldSpans are the spans of one fold: one per event that came with a trace, and one for the script call. The
+// script's span belongs to the trace of the first of these events and has links to the spans of the others. Each
+// event's span has a link to the script's span.
 type foldSpans struct {
 	script tracing.Span
 	events []tracing.Span
@@ -53,7 +54,7 @@ func (f *folder) startFold(ctx context.Context, batches ...eventlog.Batch) (cont
 	return joined, s
 }
 
-// trace is the trace context for the transitions, empty where no event has one.
+// trace returns the trace context for the transitions, empty if no event has one.
 func (s *foldSpans) trace() (parent, state string) {
 	if s == nil {
 		return "", ""

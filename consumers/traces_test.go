@@ -15,8 +15,8 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// One fold counts events of several traces: its span belongs to the first, and each event has one in its
-// own trace, with links both ways. Many events do not make spans without bound.
+// One fold counts events of several traces: its span belongs to the first trace, and each event has a span in its own
+// trace, with links in both directions. The number of spans is bounded.
 func TestSpansOfAFold(t *testing.T) {
 	keys, err := stream.NewKeys("sc", 1)
 	testkit.Must(t, err)

@@ -6,9 +6,10 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// turns has what looks at the levels of one partition by the rules follow one another within this process, each
-// with the rules as they are when its turn comes: else one with the rules of before a reload could write after
-// one with the new. (Other processes may have old rules for a while, hence recheckAfter.)
+// turns makes all code that examines the levels of one partition by the rules run one after another within this
+// process, each time with the rules that are in force when its turn comes. Otherwise code with the rules from before
+// a reload could write after code with the new rules. (Other processes may have old rules for a while, hence
+// recheckAfter.)
 type turns struct {
 	rules      func() *windows.Rules
 	partitions []sync.Mutex

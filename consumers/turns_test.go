@@ -9,7 +9,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Nobody reads the rules for a partition while another looks at it.
+// No code reads the rules for a partition while other code examines it.
 func TestRulesAreReadInTurn(t *testing.T) {
 	var looking atomic.Bool
 	all := turns{partitions: make([]sync.Mutex, 2), rules: func() *windows.Rules {

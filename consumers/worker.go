@@ -11,11 +11,10 @@ import (
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 )
 
-// worker reads the events of every partition as one consumer of the group and
-// folds them, with one script call per read; on a Cluster each partition by itself. It
-// reads what has come since the last fold, up to a bound: batches grow by themselves when
-// events come faster than they are folded, and a little before by a pause between
-// reads. A lone event is folded at once.
+// worker reads the events of every partition as one consumer of the group and folds them, with one script call per
+// read, or on a Cluster one per partition. A read takes the events that have come since the last fold, up to a bound.
+// So batches grow when events come faster than they are folded. A short pause between reads makes them grow a little
+// earlier. A single event is folded at once.
 type worker struct {
 	*folder
 	config  Config
@@ -31,8 +30,8 @@ func newWorker(f *folder, c Config) *worker {
 	return w
 }
 
-// run reads and folds until ctx ends, then finishes what it holds, while work
-// lasts, and leaves the group. What it could not finish stays pending for others.
+// run reads and folds until ctx ends. Then it finishes what it holds, while work lasts, and leaves the group. Events
+// that it could not finish stay pending for other workers.
 func (w *worker) run(ctx, work context.Context) {
 	var shards sync.WaitGroup
 	for i, reader := range w.readers {
@@ -50,16 +49,16 @@ func (w *worker) run(ctx, work context.Context) {
 
 func (w *worker) runShard(ctx, work context.Context, reader *eventlog.Reader, parts []int) {
 	var wait backoff
-	// All groups before the first read: the embedded Redis hands out what it has
-	// of the first streams and then finds no group at the next. If this fails, Read makes
-	// the missing ones. It fails if Redis is out of memory, even if all groups exist.
+	// Create all groups before the first read: the embedded Redis returns entries of the first streams and then finds
+	// no group at the next stream. If this fails, Read creates the missing groups. It fails if Redis is out of
+	// memory, even if all groups exist.
 	if err := reader.CreateGroups(work); err != nil {
 		w.log.Debug("creating the consumer groups failed", "error", err)
 	}
-	check, unseen := true, error(nil) // unseen: why some were not looked for
+	check, unseen := true, error(nil) // unseen: why some partitions were not examined
 	for ctx.Err() == nil {
 		if check {
-			// Before reading on: newer servers step over a gap as they read.
+			// Check before the next read: newer servers skip a gap when they read.
 			unseen = w.dead.ofGaps(work, parts...)
 			w.outages.note("looking for trimmed events", parts[0], unseen)
 		}
@@ -89,7 +88,7 @@ func (w *worker) runShard(ctx, work context.Context, reader *eventlog.Reader, pa
 	}
 }
 
-// foldAll folds what was read, with several calls at a time.
+// foldAll folds the batches that were read, with several script calls at a time.
 func (w *worker) foldAll(work context.Context, batches []eventlog.Batch) {
 	var folds sync.WaitGroup
 	for _, call := range w.calls(batches) {
@@ -105,8 +104,8 @@ func (w *worker) foldAll(work context.Context, batches []eventlog.Batch) {
 	folds.Wait()
 }
 
-// calls divides what was read among script calls. During one Redis serves nobody else,
-// so each has MaxBatch events at most.
+// calls divides the batches that were read among script calls. During a script call Redis serves nobody else, so each
+// call has at most MaxBatch events.
 func (w *worker) calls(batches []eventlog.Batch) (calls [][]eventlog.Batch) {
 	from, events := 0, 0
 	for i, b := range batches {
@@ -121,14 +120,14 @@ func (w *worker) calls(batches []eventlog.Batch) (calls [][]eventlog.Batch) {
 	return calls
 }
 
-// pausePerEvent is how long the worker waits for each event after the first that a read
-// brought. With that many events a second a pause brings on average as many as make the
-// next one as long, so above 4,000 a second pauses grow to ReadPause, and below they vanish.
+// pausePerEvent is how long the worker waits for each event after the first one of a read. At a rate of one event per
+// pausePerEvent (4,000 a second), a pause brings on average as many events as make the next pause equally long. So
+// above that rate pauses grow to ReadPause, and below it they shrink to nothing.
 const pausePerEvent = 250 * time.Microsecond
 
-// pauseAfter is how long to wait before the next read, so that it brings more events: what
-// Redis and the worker pay for a read and a fold is mostly the same for one event as for
-// ten. A lone event causes no pause. Nor does a full batch, as more are waiting.
+// pauseAfter returns how long to wait before the next read, so that the read returns more events: a read and a fold
+// cost Redis and the worker about the same for one event as for ten. A single event causes no pause. Nor does a full
+// batch, because more events are waiting.
 func (w *worker) pauseAfter(batches []eventlog.Batch) time.Duration {
 	events := 0
 	for _, b := range batches {
@@ -140,8 +139,8 @@ func (w *worker) pauseAfter(batches []eventlog.Batch) time.Duration {
 	return min(time.Duration(max(events-1, 0))*pausePerEvent, w.config.ReadPause)
 }
 
-// behind reports whether the oldest event just read had waited so long that
-// others may be trimmed before they are read.
+// behind reports whether the oldest event just read had waited so long that other events may be trimmed before they
+// are read.
 func (w *worker) behind(batches []eventlog.Batch) bool {
 	late := time.Now().Add(-w.config.Retention / 4).UnixMilli()
 	for _, b := range batches {

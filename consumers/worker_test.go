@@ -9,7 +9,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 )
 
-// read gives batches of so many events each, of the partitions from 0 on.
+// read returns batches of the given numbers of events, of the partitions from 0 on.
 func read(events ...int) (batches []eventlog.Batch) {
 	for p, n := range events {
 		batches = append(batches, eventlog.Batch{Partition: p, Messages: make([]entry.Message, n)})
@@ -59,7 +59,7 @@ func TestPausesBetweenReads(t *testing.T) {
 		{[]int{1, 1, 1}, 500 * time.Microsecond},
 		{[]int{4, 5}, 2 * time.Millisecond},
 		{[]int{50, 50, 50}, 2 * time.Millisecond},
-		{[]int{1, 100, 1}, 0}, // more is waiting
+		{[]int{1, 100, 1}, 0}, // more events are waiting
 	} {
 		if got := w.pauseAfter(read(c.read...)); got != c.want {
 			t.Errorf("%v: %v, expected %v", c.read, got, c.want)
@@ -71,8 +71,8 @@ func TestPausesBetweenReads(t *testing.T) {
 	}
 }
 
-// At a steady rate the pause comes to a level: none below some thousand events a second,
-// and the whole of it above, wherever it was before. A read and a fold take 150 µs here.
+// At a steady rate the pause converges: to none below some thousand events a second, and to the whole pause above
+// that rate, whatever it was before. A read and a fold take 150 µs here.
 func TestPausesFollowTheRate(t *testing.T) {
 	w := &worker{config: Config{MaxBatch: 1000, ReadPause: 2 * time.Millisecond}}
 	const busy = 150 * time.Microsecond

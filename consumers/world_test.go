@@ -24,12 +24,12 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// world is one prefix with rules, in which pools of consumers live and die.
+// world is one prefix with rules, in which pools of consumers start and stop.
 type world struct {
 	t        testing.TB
 	url      string                // what pools connect to: on the shared Redis as the user work
-	redis    redis.UniversalClient // the test's own hand
-	work     redis.UniversalClient // the pools'
+	redis    redis.UniversalClient // used by the test itself
+	work     redis.UniversalClient // used by the pools
 	keys     *stream.Keys
 	rules    *windows.Rules
 	counter  *counters.Redis
@@ -83,7 +83,7 @@ func client(t testing.TB, url string) redis.UniversalClient {
 	return c
 }
 
-// each runs a test on a real Redis, and where there is none on an embedded one, beside others.
+// each runs a test in parallel on a real Redis, or on an embedded one if there is no real one.
 func each(t *testing.T, test func(t *testing.T, url string)) {
 	t.Helper()
 	real := streamtest.HasRedis(t)
@@ -100,14 +100,14 @@ func each(t *testing.T, test func(t *testing.T, url string)) {
 	}
 }
 
-// bothWays runs a test as each does, with one script call for what a read brings of all
-// partitions, and with one for each partition.
+// bothWays runs a test as each does: once with one script call for all partitions of a read, and once with a call for
+// each partition.
 func bothWays(t *testing.T, test func(t *testing.T, url string)) {
 	t.Run("together", func(t *testing.T) { each(t, test) })
 	t.Run("separately", func(t *testing.T) { each(t, test) })
 }
 
-// sharedURL is the shared Redis's, once a test has asked for it.
+// sharedURL is the URL of the shared Redis, after a test has asked for it.
 var sharedURL string
 
 func shared(t testing.TB) string {
@@ -116,7 +116,7 @@ func shared(t testing.TB) string {
 	return sharedURL
 }
 
-// setRules changes the rules under the pools that run.
+// setRules changes the rules of running pools.
 func (w *world) setRules(r *windows.Rules) { w.changed.Store(r) }
 
 func (w *world) present() *windows.Rules {
@@ -126,7 +126,7 @@ func (w *world) present() *windows.Rules {
 	return w.rules
 }
 
-// start runs a pool and gives what stops it cleanly; it can be called twice.
+// start runs a pool and returns a function that stops it cleanly; it can be called twice.
 func (w *world) start(p consumers.Publisher, change func(*consumers.Config)) (stop func()) {
 	w.t.Helper()
 	_, stop = w.run(p, change)
@@ -206,7 +206,7 @@ func (w *world) sample(name string) float64 {
 	return w.sampleOf(name, "")
 }
 
-// letters gives how many dead letters of a kind were written.
+// letters returns how many dead letters of a kind were written.
 func (w *world) letters(kind string) float64 {
 	w.t.Helper()
 	return w.sampleOf("dead_letters_total", kind)
@@ -248,7 +248,7 @@ func (w *world) pending() (n int64) {
 	return n
 }
 
-// recorder is a publisher that notes what it is given. While `down` it fails.
+// recorder is a publisher that records what it receives. While `down` it fails.
 type recorder struct {
 	mu   sync.Mutex
 	ids  map[string]bool

@@ -5,9 +5,8 @@
 #   deploy/compose_test.sh          builds the local images that are missing
 #   deploy/compose_test.sh --build  builds streamcounter's image first
 #
-# Events of one key go into Redis with nothing but redis-cli; a check is then
-# denied over HTTP, the decision stands in NATS, and Prometheus scrapes it all.
-# Image variables (REDIS_IMAGE and so on) choose other images.
+# redis-cli appends events of one key to Redis. Then a check is denied over HTTP, the decision is stored in NATS, and
+# Prometheus scrapes all services. Image variables (REDIS_IMAGE and so on) choose other images.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -36,7 +35,7 @@ finish() {
 }
 trap finish EXIT
 
-# within SECONDS WHAT COMMAND...: asks again until the command succeeds.
+# within SECONDS WHAT COMMAND...: repeats the command until it succeeds.
 within() {
 	local end=$((SECONDS + $1)) what=$2
 	shift 2
@@ -83,7 +82,7 @@ nats=http://$("${compose[@]}" port nats 8222)
 redis() { "${compose[@]}" exec -T redis redis-cli -e "$@"; }
 
 key=user:42
-# The partition is CRC-32 mod 16. gzip writes the CRC-32 of what it packs, low byte first.
+# The partition is CRC-32 mod 16. gzip writes the CRC-32 of its input, low byte first.
 crc=$(printf %s "$key" | gzip -c | tail -c 8 | od -An -N4 -tu1 | awk '{print $1 + 256*$2 + 65536*$3 + 16777216*$4}')
 events="sc:{$((crc % 16))}:events"
 

@@ -16,8 +16,7 @@ trap 'rm -rf "$work"' EXIT
 
 say() { printf '%s\n' "$*"; }
 
-# need PROGRAM PACKAGE: installs a Debian package where the program is missing,
-# and keeps its service from starting.
+# need PROGRAM PACKAGE: installs a Debian package if the program is missing, and keeps its service from starting.
 need() {
 	if command -v "$1" >/dev/null; then return; fi
 	say "installing $2 for $1"
@@ -42,7 +41,7 @@ need() {
 install_package() {
 	local apt=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0)
 	"${apt[@]}" install -y --no-install-recommends "$1" && return
-	"${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "$1" # the lists were missing or old
+	"${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "$1" # the package lists were missing or old
 }
 
 # root NAME: an empty root file system with the users and directories of a small one.
@@ -57,12 +56,12 @@ root() {
 	printf '%s' "$r"
 }
 
-# add ROOT PROGRAM [DIRECTORY]: copies a program of PATH and the shared libraries it loads.
+# add ROOT PROGRAM [DIRECTORY]: copies a program from PATH and the shared libraries that it loads.
 add() {
 	local program dir=${3:-/usr/bin} lib
 	program=$(type -P "$2")
 	install -D -m 755 "$(readlink -f "$program")" "$1$dir/$(basename "$2")"
-	# A static program has none; ldd then fails and grep finds nothing.
+	# A static program loads none; then ldd fails and grep finds nothing.
 	{ ldd "$program" 2>/dev/null | grep -o '/[^ ]*' || true; } | while read -r lib; do
 		install -D -m 755 "$(readlink -f "$lib")" "$1$lib"
 	done
@@ -77,7 +76,7 @@ shell() {
 	done
 }
 
-# import ROOT IMAGE CHANGE...: makes the image and says what it made.
+# import ROOT IMAGE CHANGE...: makes the image and prints what it made.
 import() {
 	local r=$1 image=$2 change changes=() old
 	shift 2
@@ -88,7 +87,7 @@ import() {
 	made "$image"
 }
 
-# forget ID IMAGE: removes the image that IMAGE was before, unless it still is or a container uses it.
+# forget ID IMAGE: removes the previous image of the name IMAGE, unless it is the same image or a container uses it.
 forget() {
 	if [ -n "$1" ] && [ "$1" != "$(docker image inspect -f '{{.Id}}' "$2")" ]; then docker image rm "$1" >/dev/null 2>&1 || true; fi
 }
@@ -129,7 +128,7 @@ image_prometheus() {
 		'USER 65534:65534' 'WORKDIR /prometheus' 'VOLUME /prometheus' 'EXPOSE 9090'
 }
 
-# The builder stands in for the public Go image: a shell, Go, and certificates.
+# The builder replaces the public Go image: a shell, Go, and certificates.
 image_builder() {
 	need busybox busybox-static
 	local r goroot
@@ -143,8 +142,8 @@ image_builder() {
 	import "$r" streamcounter-builder:local 'CMD ["sh"]' 'WORKDIR /go'
 }
 
-# The app is built by deploy/Dockerfile, with the modules in its context, since a
-# container here may reach nothing.
+# The app is built by deploy/Dockerfile, with the modules in its context, because a container may have no network
+# here.
 image_app() {
 	docker image inspect streamcounter-builder:local >/dev/null 2>&1 || image_builder
 	local c="$work/app" old
@@ -159,12 +158,12 @@ image_app() {
 		tail -n 30 "$work/build.log" >&2
 		exit 1
 	fi
-	docker image prune -f --filter label=streamcounter.stage=build >/dev/null # hundreds of MB, and no use as a cache
+	docker image prune -f --filter label=streamcounter.stage=build >/dev/null # hundreds of MB, not useful as a cache
 	forget "$old" streamcounter:local
 	made streamcounter:local
 }
 
-# In place of envoyproxy/ratelimit, as deploy/Dockerfile's target of that name, without a builder.
+# An image that replaces envoyproxy/ratelimit, like the target of that name in deploy/Dockerfile, without a builder.
 image_ratelimit() {
 	local r
 	r=$(root ratelimit)

@@ -14,13 +14,8 @@ import (
 
 // Server runs the operations on a server, or on the masters of a Cluster. It is safe for concurrent use.
 //
-<<<<<<< HEAD
-// A call is one of a function of the library (FCALL). If a server lacks the library, Server loads it. If a server takes
-// no functions, Server sends the operation as a script (EVALSHA).
-=======
 // A call runs a function of the library (FCALL). If a server lacks the library, Server loads it. If a server accepts
-// no functions, like the embedded Redis, Server sends the operation as a script (EVALSHA).
->>>>>>> lang-a
+// no functions, Server sends the operation as a script (EVALSHA).
 type Server struct {
 	client redis.UniversalClient
 	// noFunctions is the time until which calls run as scripts, in ms since 1970, because functions were refused.

@@ -15,7 +15,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// alertmanager is Debian's, at one address over restarts. It keeps no alert over them.
+// alertmanager is Debian's Alertmanager, at one address over restarts. It keeps no alerts over restarts.
 type alertmanager struct {
 	t             *testing.T
 	program, addr string
@@ -61,7 +61,7 @@ type amAlert struct {
 	StartsAt, EndsAt    time.Time
 }
 
-// firing gives the alerts that are active, by key and level.
+// firing returns the active alerts, by key and level.
 func (a *alertmanager) firing() map[string]amAlert {
 	a.t.Helper()
 	resp, err := http.Get("http://" + a.addr + "/api/v2/alerts?active=true")
@@ -95,8 +95,8 @@ func (a *alertmanager) await(what string, names ...string) map[string]amAlert {
 	return got
 }
 
-// A real Alertmanager: alerts fire until they clear, though their windows share a subject, though Alertmanager
-// starts anew, and though we do; both at once, too.
+// With a real Alertmanager, alerts fire until they clear: although several windows share a subject, although
+// Alertmanager restarts, and although we restart, also at the same time.
 func TestAlertmanager(t *testing.T) {
 	t.Parallel()
 	am := newAlertmanager(t)
@@ -120,7 +120,7 @@ func TestAlertmanager(t *testing.T) {
 		time.Until(a.EndsAt) > 20*time.Second {
 		t.Errorf("it is %+v", a)
 	}
-	w.publish(w.alert("user:1", 80, api.StateCleared)) // the last of the subject, but not of the hour
+	w.publish(w.alert("user:1", 80, api.StateCleared)) // the last alert of the subject, but not about the 1h window
 	am.await("what has cleared is resolved", ready, "user:1 80 1h", "user:2 100 1m")
 
 	am.stop()

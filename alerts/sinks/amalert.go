@@ -11,7 +11,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// amAlert is one of Alertmanager's API v2.
+// amAlert is an alert of Alertmanager's API v2.
 type amAlert struct {
 	Labels      map[string]string `json:"labels"`
 	Annotations map[string]string `json:"annotations"`
@@ -19,8 +19,8 @@ type amAlert struct {
 	EndsAt      time.Time         `json:"endsAt"`
 }
 
-// amAlert is an alert as Alertmanager takes it. What is raised ends at now and resolve_after, unless it is sent
-// again; what has cleared has ended.
+// amAlert returns an alert as Alertmanager accepts it. A raised alert ends ResolveAfter after now, unless it is sent
+// again; a cleared alert has ended.
 func (s *Sink) amAlert(prefix string, t api.Transition, text string, since, now time.Time) amAlert {
 	severity := "warning"
 	if t.Level == api.LevelThrottled {
@@ -52,7 +52,7 @@ func (s *Sink) amAlert(prefix string, t api.Transition, text string, since, now 
 	return a
 }
 
-// alertsPath is where Alertmanager takes alerts, behind its URL.
+// alertsPath is the path at which Alertmanager accepts alerts, below its URL.
 const alertsPath = "/api/v2/alerts"
 
 func (s *Sink) postAlerts(ctx context.Context, list []amAlert) error {
@@ -60,5 +60,5 @@ func (s *Sink) postAlerts(ctx context.Context, list []amAlert) error {
 	if err != nil {
 		return redact.Error(err)
 	}
-	return s.post(ctx, u.JoinPath(alertsPath).String(), nil, list) // before a query, as a proxy may want one
+	return s.post(ctx, u.JoinPath(alertsPath).String(), nil, list) // before a query, which a proxy may need
 }

@@ -16,9 +16,9 @@ import (
 
 // The types of sinks.
 const (
-	Webhook      = "webhook"      // JSON, signed as Standard Webhooks have it
+	Webhook      = "webhook"      // JSON, signed according to Standard Webhooks
 	Alertmanager = "alertmanager" // its API v2
-	Slack        = "slack"        // an incoming webhook of Slack, or of what takes the same
+	Slack        = "slack"        // an incoming webhook of Slack, or of a service that accepts the same
 )
 
 // Bounds and defaults of a file.
@@ -33,7 +33,7 @@ const (
 	longestResolve = 24 * time.Hour
 )
 
-// spec is a sink as it stands in the file.
+// spec is a sink as it is written in the file.
 type spec struct {
 	Name, Type                      string
 	URL, URLFile                    string
@@ -43,11 +43,11 @@ type spec struct {
 	SendResolved, Shadow            bool
 	Text                            string
 	Timeout, GiveUp, ResolveAfter   time.Duration
-	url, secret, token, certificate string // what the files hold
+	url, secret, token, certificate string // the contents of the files
 }
 
-// read reads the file strictly, and finds what makes no sense in it alone. Its errors show nothing of it: a
-// secret may stand anywhere by a slip, and a URL of Slack is one.
+// read reads the file strictly, and finds the mistakes that the file alone shows. Its errors quote nothing of the
+// file: a secret may be anywhere in it by mistake, and a URL of Slack is a secret.
 func read(name string, data []byte) (*document.Document, []*spec, error) {
 	var list []*spec
 	d, err := document.ReadSecret(name, data, "sinks, a list", func(d *document.Document) document.Setter {
@@ -108,7 +108,7 @@ func (s *spec) fields(d *document.Document) document.Setter {
 		span("resolve_after", &s.ResolveAfter))
 }
 
-// validate finds what makes no sense, whatever the files hold that it names.
+// validate finds mistakes that do not depend on the contents of the files that the sink names.
 func (s *spec) validate(d *document.Document, at string) error {
 	bad := func(field, format string, args ...any) error {
 		return d.ErrorAt(at+field, "%s of sink %s: "+format, append([]any{field, s.Name}, args...)...)
@@ -161,7 +161,7 @@ func (s *spec) validate(d *document.Document, at string) error {
 	return nil
 }
 
-// badURL says what is wrong with a URL, never what it is.
+// badURL says what is wrong with a URL, but never quotes it.
 func badURL(text string, bad func(error) error) error {
 	u, err := url.Parse(text)
 	switch {

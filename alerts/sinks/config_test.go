@@ -10,7 +10,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// Each mistake is said with its place and what is wanted, and shows nothing of the file.
+// The error for each mistake has its place and what is expected, and shows nothing of the file.
 func TestMistakesInAFile(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"secret": secret, "short": "whsec_AAAA", "plain": "secret",
@@ -73,7 +73,7 @@ func TestMistakesInAFile(t *testing.T) {
 	}
 }
 
-// A text is cut where it is too long, and one that fails with some alerts gives way to the usual one.
+// A text that is too long is cut. If a text fails with some alerts, the default text is used.
 func TestTexts(t *testing.T) {
 	r := newReceiver(t)
 	path := testkit.WriteFile(t, "secret", secret)

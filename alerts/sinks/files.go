@@ -20,13 +20,13 @@ type File = reload.Files[[]*Sink]
 //	sinks:
 //	  - {name: pager, type: webhook, url: "https://example.com/hook", secret_file: /run/secrets/pager}
 //
-// Run and Reload of the File keep them fresh, secrets included.
+// Run and Reload of the File reload these files when they change, secrets included.
 func Open(path string, log *slog.Logger) (*File, error) {
 	return reload.OpenList("sinks", log, parseFiles, func() ([]string, error) { return filesOf(path) })
 }
 
-// filesOf gives the file and those that it names. Of one that cannot be read as sinks, it gives the file alone:
-// parseFiles says what is wrong.
+// filesOf returns the paths of the file and of the files that it names. If the file cannot be read as sinks, it
+// returns only its path, and parseFiles reports what is wrong.
 func filesOf(path string) ([]string, error) {
 	paths := []string{path}
 	var d *document.Document
@@ -52,7 +52,7 @@ func filesOf(path string) ([]string, error) {
 	return paths, nil
 }
 
-// readable says why a file cannot be read, without its path: a secret may stand there by a slip.
+// readable reports why a file cannot be read, without its path: a secret may be written there by mistake.
 func readable(path string) error {
 	_, err := reload.Read("sinks", path)
 	var bad *fs.PathError
@@ -62,13 +62,13 @@ func readable(path string) error {
 	return err
 }
 
-// parseFiles makes the sinks of their file, which is the first, and of those that it names.
+// parseFiles makes the sinks from their file, which is the first, and from the files that it names.
 func parseFiles(files []reload.File) ([]*Sink, error) {
 	d, list, err := read(files[0].Path, files[0].Data)
 	if err != nil {
 		return nil, err
 	}
-	named := map[string]string{} // path → what stands there
+	named := map[string]string{} // path → contents
 	for _, f := range files[1:] {
 		named[f.Path] = strings.TrimSpace(string(f.Data))
 	}

@@ -12,18 +12,19 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Config of a Group. JetStream, Prefix, File and Metrics are required; zero values of the others are defaults.
+// Config of a Group. NATS, Prefix, Name, File and Metrics are required; zero values of the others are defaults.
 type Config struct {
 	NATS     *nats.Conn
 	Prefix   string
-	Replicas int    // of the stream SC_SINKS where it is created; default 1
-	Name     string // of this process, unique among those that run
+	Replicas int    // of the stream SC_SINKS, if it is created; default 1
+	Name     string // of this process, unique among the running ones
 	File     *File
 	Metrics  *Metrics
 	Backoff  Backoff
-	// AckWait is how long JetStream leaves an alert with a process that says nothing; default 30s.
+	// AckWait is how long JetStream waits for an acknowledgement or a heartbeat before it delivers an alert again;
+	// default 30s.
 	AckWait time.Duration
-	// Stop is how long attempts under way may take at a stop; default 5s.
+	// Stop is how long attempts that have begun may take at a stop; default 5s.
 	Stop time.Duration
 	Log  *slog.Logger
 }
@@ -35,7 +36,7 @@ type Group struct {
 	changed chan struct{} // the file was loaded again
 }
 
-// NewGroup makes one; Run runs it.
+// NewGroup returns a Group; Run runs it.
 func NewGroup(c Config) (*Group, error) {
 	if c.NATS == nil || c.Prefix == "" || c.File == nil || c.Metrics == nil || c.Name == "" {
 		return nil, errors.New("sinks: NATS, Prefix, Name, File and Metrics are required")
@@ -70,8 +71,8 @@ func (r *running) end() {
 	<-r.ended
 }
 
-// Run delivers until ctx ends, and has then acknowledged what was delivered. A reload stops and starts the sinks
-// that it changes, no others.
+// Run delivers until ctx ends. When it returns, the delivered alerts are acknowledged. A reload stops and starts only
+// the sinks that it changes.
 func (g *Group) Run(ctx context.Context) {
 	now := map[string]*running{} // name → sink
 	for {
@@ -87,7 +88,7 @@ func (g *Group) Run(ctx context.Context) {
 	}
 }
 
-// follow makes the sinks that run those of the file.
+// follow stops and starts sinks, so that those of the file run.
 func (g *Group) follow(ctx context.Context, now map[string]*running) {
 	want := map[string]*Sink{}
 	for _, s := range g.config.File.Value() {
@@ -98,7 +99,7 @@ func (g *Group) follow(ctx context.Context, now map[string]*running) {
 		if s := want[name]; s == nil || !s.same(r.sink) {
 			ending.Go(func() {
 				r.end()
-				if s == nil { // only now: until its end it would set them again
+				if s == nil { // not earlier: until its end the sink would set the gauges again
 					g.config.Metrics.end(name)
 				}
 			})

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) { streamtest.Main(m) }
 
 const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
-// receiver is an endpoint that verifies what it gets as the library of Standard Webhooks does.
+// receiver is an endpoint that verifies requests with the library of Standard Webhooks.
 type receiver struct {
 	*httptest.Server
 	t      testing.TB
@@ -93,7 +93,7 @@ func down(_ string, w http.ResponseWriter) bool {
 	return false
 }
 
-// taken gives what came, without copies by id, and how many attempts there were.
+// taken returns the accepted alerts, without copies by id, and how many attempts there were.
 func (r *receiver) taken() (list []api.Transition, attempts int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,7 +107,7 @@ func (r *receiver) taken() (list []api.Transition, attempts int) {
 	return list, r.attempts
 }
 
-// allTexts gives the texts of what was taken.
+// allTexts returns the texts of the accepted alerts.
 func (r *receiver) allTexts() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -152,7 +152,7 @@ func (w *world) connect() *nats.Conn {
 	return nc
 }
 
-// process is a group at work.
+// process is a running group.
 type process struct {
 	nc       *nats.Conn
 	registry *prometheus.Registry
@@ -181,7 +181,7 @@ func (w *world) start() *process {
 	return p
 }
 
-// metric gives the value of a metric with these labels, -1 where there is none.
+// metric returns the value of a metric with these labels, or -1 if there is none.
 func (p *process) metric(t testing.TB, name, labels string) float64 {
 	t.Helper()
 	families, err := p.registry.Gather()
@@ -227,7 +227,7 @@ func (w *world) webhook(name string, r *receiver, more string) string {
 	return fmt.Sprintf("  - {name: %s, type: webhook, url: %q, secret_file: SECRET%s}\n", name, r.URL+"/hook", more)
 }
 
-// alert makes the next alert of a key.
+// alert returns the next alert of a key.
 func (w *world) alert(key string, level int, state api.State) api.Transition {
 	w.version++
 	now := time.Now().UnixMilli()
@@ -243,7 +243,7 @@ func (w *world) publish(list ...api.Transition) []api.Transition {
 	return list
 }
 
-// wantInOrder compares what came with what was published: all of it, of each key in order.
+// wantInOrder compares what came with what was published: every alert, in order for each key.
 func wantInOrder(t testing.TB, got, want []api.Transition) {
 	t.Helper()
 	split := func(list []api.Transition) map[string][]string {
@@ -264,7 +264,7 @@ func wantInOrder(t testing.TB, got, want []api.Transition) {
 	}
 }
 
-// rewrite puts text in a file's place at once.
+// rewrite replaces the contents of a file in one step.
 func rewrite(t testing.TB, path, text string) {
 	t.Helper()
 	testkit.Must(t, os.WriteFile(path+".new", []byte(text), 0o600))

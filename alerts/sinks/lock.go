@@ -13,18 +13,18 @@ import (
 	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
-// A lock lives for lockTTL by the server's clock unless it is renewed. Its holder stops when it has not renewed
-// it for lockEnd by its own, before another can have it.
+// A lock lives for lockTTL by the server's clock unless it is renewed. Its holder stops if it has not renewed the
+// lock for lockEnd by its own clock, so before another process can have the lock.
 const (
 	lockTTL   = 6 * time.Second
 	lockEnd   = 4 * time.Second
 	lockEvery = time.Second
 )
 
-// errHeld is the lock of another process.
+// errHeld: another process has the lock.
 var errHeld = errors.New("another process delivers for this sink")
 
-// errBusy is that of a cluster, which stores another message of the lock at this moment.
+// errBusy: a NATS cluster is storing another message of the lock at this moment.
 var errBusy = errors.New("the lock is being written")
 
 // errLate: the lock was not renewed for lockEnd.
@@ -40,14 +40,14 @@ type lock struct {
 	give func(ctx context.Context, last uint64) error
 
 	renewing sync.WaitGroup
-	sending  sync.Mutex // of put and take: a cluster refuses two at a time
-	sequence uint64     // under sending
+	sending  sync.Mutex // held during put and take: a cluster refuses two at a time
+	sequence uint64     // guarded by sending
 	mu       sync.Mutex
 	renewed  time.Time
 	watchdog *time.Timer
 }
 
-// newLock takes the lock and keeps it until end, or until it is lost. It outlives ctx.
+// newLock takes the lock and keeps it until end is called, or until it is lost. The lock outlives ctx.
 func newLock(ctx context.Context, l *lock) (*lock, error) {
 	l.renewed = time.Now()
 	var err error
@@ -96,7 +96,7 @@ func (l *lock) renew() {
 	}
 }
 
-// publish publishes a message to the stream of the lock if nobody else has the lock by then.
+// publish publishes a message to the stream of the lock, unless another process has taken the lock.
 func (l *lock) publish(ctx context.Context, m *nats.Msg) error {
 	l.sending.Lock()
 	defer l.sending.Unlock()
@@ -116,21 +116,21 @@ func (l *lock) end() {
 	l.watchdog.Stop()
 	within, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), time.Second)
 	defer cancel()
-	_ = l.give(within, l.sequence) // else it ends by itself
+	_ = l.give(within, l.sequence) // if this fails, the lock expires
 }
 
-// rival is the lock of another process as this one last saw it, by its own clock.
+// rival is the lock of another process as this process last saw it, by its own clock.
 type rival struct {
 	holder   string
 	sequence uint64
-	stored   time.Time // by the server's clock: a stream that is made anew begins its sequence again
+	stored   time.Time // by the server's clock: a recreated stream begins its sequence again
 	since    time.Time // when it was first seen like this
-	over     bool      // it was taken over
+	over     bool      // this process took it over
 }
 
-// see notes the stored lock, and reports whether nobody renews it. A holder renews it every lockEvery, and
-// stops by lockEnd. The server should remove it after lockTTL. It does not always: after a clean stop and a
-// kill, it can have an older message again, without a time to live.
+// see records the stored lock, and reports whether nobody renews it. A holder renews it every lockEvery, and stops by
+// lockEnd. The server should remove it after lockTTL. It does not always do so: after a clean stop and a kill, it can
+// have an older message again, without a time to live.
 func (r *rival) see(m *jetstream.RawStreamMsg) (abandoned bool) {
 	now := time.Now()
 	if m.Sequence != r.sequence || !m.Time.Equal(r.stored) {
@@ -139,7 +139,8 @@ func (r *rival) see(m *jetstream.RawStreamMsg) (abandoned bool) {
 	return now.Sub(r.since) > lockTTL
 }
 
-// lock takes the sink's lock, and keeps it until its end. r is what the caller knows of another's.
+// lock takes the sink's lock, and keeps it until it ends. r is what the caller knows about the lock of another
+// process.
 func (s state) lock(ctx context.Context, name string, r *rival) (*lock, error) {
 	subject := s.subject("lock")
 	put := func(ctx context.Context, m *nats.Msg, last uint64) (uint64, error) {
@@ -149,7 +150,7 @@ func (s state) lock(ctx context.Context, name string, r *rival) (*lock, error) {
 		switch {
 		case errors.As(err, &refused) && refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence:
 			return 0, errHeld
-		case errors.As(err, &refused) && refused.ErrorCode == 10164: // which has no name in the library
+		case errors.As(err, &refused) && refused.ErrorCode == 10164: // the library has no name for it
 			return 0, errBusy
 		case err != nil:
 			return 0, fmt.Errorf("publishing to %s: %w", m.Subject, err)
@@ -169,7 +170,7 @@ func (s state) lock(ctx context.Context, name string, r *rival) (*lock, error) {
 		if !errors.Is(err, errHeld) {
 			return next, err
 		}
-		// It may be ours, where the answer to a renewal was lost.
+		// The stored lock may be ours, if the answer to a renewal was lost.
 		held, err := s.last(ctx, "lock")
 		switch {
 		case err != nil:
@@ -184,7 +185,7 @@ func (s state) lock(ctx context.Context, name string, r *rival) (*lock, error) {
 		}
 		return put(ctx, message(name, lockTTL.String()), held.Sequence)
 	}
-	// An empty message that is gone in a second.
+	// An empty message, which expires after a second.
 	give := func(ctx context.Context, last uint64) error {
 		_, err := put(ctx, message("", "1s"), last)
 		return err

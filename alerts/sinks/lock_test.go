@@ -15,8 +15,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// A lock that JetStream does not renew ends before another process can have it, though no answer comes at all;
-// one that it renews stands for as long as it does.
+// If JetStream does not renew a lock, the lock ends before another process can have it, even if no answer comes at
+// all. If JetStream renews it, the lock stays.
 func TestALockEndsBeforeAnotherBegins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var silent atomic.Bool
@@ -48,7 +48,7 @@ func TestALockEndsBeforeAnotherBegins(t *testing.T) {
 	})
 }
 
-// A process that was frozen finds its lock over by the clock, whichever of its goroutines runs first.
+// A process that was frozen finds by the clock that its lock has ended, whichever of its goroutines runs first.
 func TestAFrozenProcessLooksAtTheClock(t *testing.T) {
 	l := &lock{renewed: time.Now().Add(-lockEnd)}
 	l.ctx, l.lose = context.WithCancelCause(t.Context())
@@ -79,7 +79,7 @@ func TestOnlyTheHolderWrites(t *testing.T) {
 	if again <= first.sequence {
 		t.Errorf("%d, and then %d", first.sequence, again)
 	}
-	// What the server does where it is not renewed.
+	// The server removes a lock that is not renewed.
 	stream, err := js.Stream(t.Context(), StreamName(s.prefix))
 	testkit.Must(t, err)
 	testkit.Must(t, stream.DeleteMsg(t.Context(), again))

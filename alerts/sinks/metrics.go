@@ -13,13 +13,13 @@ type Metrics struct {
 	locks      *prometheus.CounterVec
 }
 
-// outcomes of a delivery.
+// outcomes are those of a delivery.
 var outcomes = []string{"delivered", "retried", "dropped", "expired"}
 
 // lockOutcomes are those of an attempt to take a lock.
 var lockOutcomes = []string{"taken", "taken_over", "refused", "failed"}
 
-// NewMetrics registers them.
+// NewMetrics registers the metrics with reg.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	f := promauto.With(reg)
 	return &Metrics{
@@ -39,7 +39,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 }
 
-// begin makes the series of a sink, so that the first failure is an increase.
+// begin creates the series of a sink, so that the first failure is an increase.
 func (m *Metrics) begin(sink string) {
 	for _, outcome := range outcomes {
 		m.deliveries.WithLabelValues(sink, outcome)
@@ -51,7 +51,7 @@ func (m *Metrics) begin(sink string) {
 	m.delivering.WithLabelValues(sink).Set(0)
 }
 
-// end removes the gauges of a sink that is gone; what was counted stays.
+// end removes the gauges of a sink that was removed; its counters stay.
 func (m *Metrics) end(sink string) {
 	m.oldest.DeleteLabelValues(sink)
 	m.delivering.DeleteLabelValues(sink)

@@ -33,7 +33,7 @@ func (w *world) raised(n int) (list []api.Transition) {
 	return w.publish(list...)
 }
 
-// awaitAttempt waits until the endpoint, which is down, has been asked.
+// awaitAttempt waits until the endpoint, which is down, has received a request.
 func (r *receiver) awaitAttempt() {
 	r.t.Helper()
 	_, before := r.taken()
@@ -43,7 +43,7 @@ func (r *receiver) awaitAttempt() {
 	})
 }
 
-// Somebody deletes the sink's consumer while its endpoint is down: what was not delivered comes all the same.
+// Somebody deletes the sink's consumer while its endpoint is down: undelivered alerts are delivered anyway.
 func TestTheConsumerIsDeleted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, streamtest.NATS(t))
@@ -61,7 +61,7 @@ func TestTheConsumerIsDeleted(t *testing.T) {
 	wantInOrder(t, r.awaitOf(len(all)), all)
 }
 
-// NATS comes back without the consumer, so nothing says that it is gone.
+// NATS restarts without the consumer, and nothing reports that the consumer is missing.
 func TestTheConsumerIsLost(t *testing.T) {
 	t.Parallel()
 	server := streamtest.OwnNATS(t)
@@ -82,8 +82,8 @@ func TestTheConsumerIsLost(t *testing.T) {
 	wantInOrder(t, r.awaitOf(len(all)), all)
 }
 
-// The stream of alerts is made anew, so its sequence begins again: no alert of it is passed over, whether it has
-// fewer than the sink had read or more, and whether the sink runs or not.
+// The stream of alerts is recreated, so its sequence begins again. No alert of the new stream is skipped, whether it
+// has fewer alerts than the sink had read or more, and whether the sink runs or not.
 func TestTheStreamIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	for name, n := range map[string]int{"fewer": 9, "more": 90} {
@@ -99,7 +99,7 @@ func TestTheStreamIsMadeAnew(t *testing.T) {
 				w.raised(30)
 				r.awaitOf(30)
 				first.stop()
-				second := w.start() // notes where the first was
+				second := w.start() // stores where the first one was
 				w.raised(9)
 				all := r.awaitOf(39)
 				if how == "stopped" {
@@ -117,8 +117,8 @@ func TestTheStreamIsMadeAnew(t *testing.T) {
 	}
 }
 
-// Alerts are purged while no process delivers: each that nobody has delivered is counted, also where no alert
-// follows, and none that was delivered. A restart without a purge counts none.
+// Alerts are purged while no process delivers. Every alert that was not delivered is counted, even if no alert
+// follows, and no alert that was delivered is counted. A restart without a purge counts none.
 func TestAPurgeWhileTheSinkIsStopped(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, streamtest.NATS(t))
@@ -157,9 +157,9 @@ func TestAStopKeepsTheLock(t *testing.T) {
 	w := newWorld(t, streamtest.NATS(t))
 	w.drain = 9 * time.Second
 	var mu sync.Mutex
-	var under, most, ended int // attempts under way, the most of them, those that ended
+	var under, most, ended int // running attempts, the largest number of them, and ended attempts
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // else the server does not notice that the client is gone
+		_, _ = io.Copy(io.Discard, r.Body) // otherwise the server does not notice that the client is gone
 		mu.Lock()
 		under++
 		most = max(most, under)
@@ -201,8 +201,8 @@ func TestAStopKeepsTheLock(t *testing.T) {
 	}
 }
 
-// On a cluster, which refuses two messages at a time that name one lock: all comes, also while the leader of the
-// sinks' stream is killed, and what stands is kept.
+// On a cluster, which refuses two messages at a time that name one lock: every alert is delivered, even if the leader
+// of the sinks' stream is killed, and active alerts are kept.
 func TestOnACluster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes 30 s")

@@ -17,15 +17,15 @@ import (
 // maxAttempts is how many requests to one endpoint are under way at a time.
 const maxAttempts = 8
 
-// held is an alert that this process has and has not acknowledged.
+// held is an alert that this process has received and has not acknowledged.
 type held struct {
 	msg      jetstream.Msg
 	sequence uint64 // in the stream
 	alert    api.Transition
 }
 
-// queue sends alerts to one endpoint: those of a key in order, of several keys side by side. One that the
-// endpoint does not take holds up its key alone.
+// queue sends alerts to one endpoint: those of one key in order, those of different keys concurrently. An alert that
+// the endpoint does not take holds up only its own key.
 type queue struct {
 	deliver func(context.Context, api.Transition) error // one attempt
 	done    func(h *held, outcome string, err error)
@@ -35,8 +35,8 @@ type queue struct {
 	slots   chan struct{}
 
 	mu       sync.Mutex
-	keys     map[string][]*held // key → what waits, the first under way
-	resting  time.Time          // until when the endpoint wants nothing, by Retry-After
+	keys     map[string][]*held // key → the waiting alerts; the first is being sent
+	resting  time.Time          // the endpoint wants no request until then, by Retry-After
 	failures int                // in a row, of all keys
 	back     chan struct{}      // closed when the endpoint answers again after it was down
 	working  sync.WaitGroup
@@ -47,8 +47,8 @@ func newQueue(q *queue) *queue {
 	return q
 }
 
-// Backoff is how long a failed delivery waits before the next attempt: From, then twice as long each time, up to
-// Most, and of that a random part between a half and all.
+// Backoff is how long a failed delivery waits before the next attempt. The wait is From at first, doubles each time,
+// up to Most, and is then reduced to a random part between a half and all of it.
 type Backoff struct{ From, Most time.Duration }
 
 func (b Backoff) wait(failures int) time.Duration {
@@ -59,7 +59,8 @@ func (b Backoff) wait(failures int) time.Duration {
 	return d/2 + rand.N(d/2+1)
 }
 
-// add puts an alert behind those of its key. ctx ends waiting; an attempt that is under way ends by its own.
+// add puts an alert behind the others of its key. The end of ctx ends waiting, but not an attempt that has begun,
+// which has its own context.
 func (q *queue) add(ctx context.Context, h *held) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -70,7 +71,7 @@ func (q *queue) add(ctx context.Context, h *held) {
 	}
 }
 
-// work sends what stands in the queue of a key until there is nothing, or ctx ends.
+// work sends the alerts in the queue of a key until the queue is empty, or ctx ends.
 func (q *queue) work(ctx context.Context, key string) {
 	for {
 		q.mu.Lock()
@@ -92,7 +93,8 @@ func (q *queue) work(ctx context.Context, key string) {
 	}
 }
 
-// send tries until the endpoint has it or it can never be delivered; false where ctx has ended before.
+// send tries until the endpoint has taken the alert or it can never be delivered. It returns false if ctx ends before
+// that.
 func (q *queue) send(ctx context.Context, h *held) bool {
 	for failures := 1; ; failures++ {
 		if !q.enter(ctx) {
@@ -109,7 +111,7 @@ func (q *queue) send(ctx context.Context, h *held) bool {
 		case errors.As(err, &r) && r.final():
 			q.done(h, "dropped", err)
 			return true
-		case ctx.Err() != nil: // perhaps it failed for that
+		case ctx.Err() != nil: // the attempt may have failed because of that
 			return false
 		case time.Since(h.alert.At()) > q.giveUp:
 			q.done(h, "expired", err)
@@ -127,11 +129,11 @@ func (q *queue) send(ctx context.Context, h *held) bool {
 	}
 }
 
-// downAfter is after how many failures in a row an endpoint is taken for down, rather than one alert for one that
-// it cannot take.
+// downAfter is the number of failures in a row after which an endpoint counts as down. With fewer failures, the
+// endpoint may only be unable to take one of the alerts.
 const downAfter = maxAttempts
 
-// note counts failures. Where an endpoint is back that was down, whoever waits tries at once.
+// note counts failures. If an endpoint that was down takes an alert again, all waiting alerts are tried at once.
 func (q *queue) note(delivered bool) (back <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -147,7 +149,7 @@ func (q *queue) note(delivered bool) (back <-chan struct{}) {
 	return q.back
 }
 
-// waitFor waits until d has passed or the endpoint is back; false where ctx ends before.
+// waitFor waits until d has passed or the endpoint is back. It returns false if ctx ends before that.
 func waitFor(ctx context.Context, d time.Duration, back <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -159,7 +161,7 @@ func waitFor(ctx context.Context, d time.Duration, back <-chan struct{}) bool {
 	return ctx.Err() == nil
 }
 
-// enter waits for a slot, and for the end of a rest that the endpoint asked for.
+// enter waits for a slot, and for the end of a pause that the endpoint requested.
 func (q *queue) enter(ctx context.Context) bool {
 	for {
 		select {

@@ -12,14 +12,14 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// outage is a queue before an endpoint that answers what a test wants, on a clock of the test's own.
+// outage is a queue whose endpoint answers as the test wants, on a clock of the test.
 type outage struct {
 	mu       sync.Mutex
 	answer   error
 	attempts int
 	got      map[string][]int64 // key → versions in order
 	outcomes map[string]int
-	first    time.Time // the first that was taken, and the last
+	first    time.Time // when the first and the last alert were accepted
 	last     time.Time
 }
 
@@ -72,8 +72,8 @@ func fill(ctx context.Context, q *queue, keys, each int) {
 	}
 }
 
-// An endpoint is away for five days: each alert waits a minute at most between attempts, and once the endpoint is
-// back the first comes within a minute and with it all that waits, of each key in order.
+// An endpoint is down for five days. Each alert waits at most a minute between attempts. When the endpoint is back,
+// the first alert comes within a minute, and with it all waiting alerts, in order for each key.
 func TestAnOutageOfDays(t *testing.T) {
 	const keys, each, days = 30, 20, 5
 	synctest.Test(t, func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestAnOutageOfDays(t *testing.T) {
 	})
 }
 
-// A rest that the endpoint asked for holds up all keys to its end, and no longer.
+// A Retry-After of the endpoint delays all keys until it ends, and no longer.
 func TestRetryAfterHoldsAllKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &outage{}
@@ -127,7 +127,7 @@ func TestRetryAfterHoldsAllKeys(t *testing.T) {
 	})
 }
 
-// An outage longer than give_up: what is older is given up by its next attempt, and what is younger comes.
+// An outage longer than give_up: older alerts are given up at their next attempt, and younger ones are delivered.
 func TestAnOutageLongerThanGiveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &outage{}
@@ -148,7 +148,7 @@ func TestAnOutageLongerThanGiveUp(t *testing.T) {
 	})
 }
 
-// A stop while an old alert is being sent does not give it up: its attempt failed for the stop.
+// A stop while an old alert is being sent does not give it up: its attempt failed because of the stop.
 func TestAStopGivesNothingUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &outage{}

@@ -13,7 +13,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
-// consumerName is that of a sink's durable consumer of SC_ALERTS.
+// consumerName returns the name of a sink's durable consumer of SC_ALERTS.
 func consumerName(sink string) string { return "sink-" + sink }
 
 // runner delivers for one sink, whenever this process has its lock.
@@ -24,9 +24,9 @@ type runner struct {
 	state  state
 	log    *slog.Logger
 
-	standing *standing // nil but for Alertmanager
+	standing *standing // nil except for Alertmanager
 	rival    rival     // the lock of another process
-	holder   string    // whom the log has named last
+	holder   string    // the process that was last logged as the holder
 }
 
 func newRunner(g *Group, s *Sink) *runner {
@@ -38,7 +38,7 @@ func newRunner(g *Group, s *Sink) *runner {
 	return r
 }
 
-// run holds the lock as often as it can, and delivers while it does, until ctx ends.
+// run takes the lock as often as it can, and delivers while it holds it, until ctx ends.
 func (r *runner) run(ctx context.Context) {
 	var last string
 	for ctx.Err() == nil {
@@ -47,7 +47,7 @@ func (r *runner) run(ctx context.Context) {
 			return
 		}
 		if errors.Is(err, errHeld) {
-			err = nil // another process delivers: this one stands by
+			err = nil // another process delivers: this one waits
 		}
 		if err != nil && err.Error() != last {
 			r.log.Warn("the sink cannot read alerts, trying again", "error", err)
@@ -76,7 +76,7 @@ func (r *runner) hold(ctx context.Context) error {
 	return err
 }
 
-// take takes the lock, and says in log and metric what came of it.
+// take takes the lock, and records the outcome in the log and the metric.
 func (r *runner) take(ctx context.Context) (*lock, error) {
 	outcome := "failed"
 	defer func() { r.config.Metrics.locks.WithLabelValues(r.sink.Name, outcome).Inc() }()
@@ -108,14 +108,14 @@ func (r *runner) take(ctx context.Context) (*lock, error) {
 // start is where a process begins to deliver.
 type start struct {
 	consumer jetstream.Consumer
-	floor    uint64 // up to which sequence of the stream all is delivered, or gone
+	floor    uint64 // up to this sequence of the stream, all alerts are delivered or gone
 	removed  uint64 // alerts before it that were removed from the stream, and that nobody had delivered
-	back     bool   // the stream itself is another, or an older state of it
+	back     bool   // the stream was recreated, or restored to an older state
 }
 
-// start makes the sink's durable consumer. It is made anew, rather than taken as it
-// stands: what the process before has not acknowledged would come after AckWait, and so after later alerts of its
-// key. What that has delivered beyond comes again.
+// start recreates the sink's durable consumer. It does not use the existing one: alerts that the previous process has
+// not acknowledged would come only after AckWait, and so after later alerts of their key. Alerts that the previous
+// process delivered after the first unacknowledged one come again.
 func (r *runner) start(ctx context.Context, l *lock) (start, error) {
 	at, err := r.startAt(ctx, l)
 	if err != nil {
@@ -125,12 +125,12 @@ func (r *runner) start(ctx context.Context, l *lock) (start, error) {
 	return at, nil
 }
 
-// consumerConfig is that of a sink without a position, which begins with the next alert.
+// consumerConfig is the configuration for a sink without a position, which begins with the next alert.
 func (r *runner) consumerConfig(name string) jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
 		Durable: name, FilterSubject: r.config.Prefix + ".alert.>", DeliverPolicy: jetstream.DeliverNewPolicy,
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: r.config.AckWait, MaxAckPending: maxHeld, MaxDeliver: -1,
-		InactiveThreshold: 8 * 24 * time.Hour, // of a sink that is gone: by then its alerts are, too
+		InactiveThreshold: 8 * 24 * time.Hour, // for a sink that was removed: its alerts are gone by then, too
 	}
 }
 
@@ -167,8 +167,8 @@ func (r *runner) startAt(ctx context.Context, l *lock) (at start, err error) {
 		if known == nil || known.sequence >= acked {
 			return at, createFrom(acked)
 		}
-		// A purge moves the acknowledged position to its end. The first message that a new consumer finds tells
-		// how many messages after the known position are gone.
+		// A purge moves the acknowledged position to the end of the purge. The first message that a new consumer
+		// finds shows how many messages after the known position are gone.
 		if err := createFrom(known.sequence); err != nil {
 			return at, err
 		}
@@ -185,8 +185,8 @@ func (r *runner) startAt(ctx context.Context, l *lock) (at start, err error) {
 		return at, err
 	}
 	if known != nil {
-		// What was delivered is older than the position. If the first alert since then has a sequence below it, the
-		// stream has begun again, or was restored.
+		// Alerts that were delivered are older than the stored position. If the first alert since then has a sequence
+		// below the position, the stream was recreated or restored.
 		config.DeliverPolicy, config.OptStartTime = jetstream.DeliverByStartTimePolicy, &known.at
 	}
 	if err := create(); err != nil {
@@ -233,7 +233,7 @@ func (r *runner) deliver(ctx context.Context, l *lock) error {
 	}
 	s := newSession(work, r, l, at)
 	defer s.end()
-	defer stop() // before the end, which waits for what work ends
+	defer stop() // before s.end, which waits for goroutines that end with work
 	if at.removed > 0 {
 		s.lost(work, at.removed)
 	}
@@ -253,7 +253,7 @@ func (r *runner) deliver(ctx context.Context, l *lock) error {
 		switch {
 		case work.Err() != nil || errors.Is(err, jetstream.ErrMsgIteratorClosed):
 			return nil
-		case errors.Is(err, jetstream.ErrNoHeartbeat): // it asks again by itself, also a consumer that is gone
+		case errors.Is(err, jetstream.ErrNoHeartbeat): // the library asks again, even if the consumer is gone
 			if _, err = at.consumer.Info(work); !errors.Is(err, jetstream.ErrConsumerNotFound) &&
 				!errors.Is(err, jetstream.ErrStreamNotFound) {
 				continue

@@ -17,8 +17,8 @@ import (
 	"strings"
 	"time"
 
-	// The library of Standard Webhooks itself, kept by those who wrote the specification; receivers verify
-	// with it or with its likes in other languages. It has no dependencies.
+	// The library of Standard Webhooks itself, maintained by the authors of the specification. Receivers verify with
+	// it or with its counterparts in other languages. It has no dependencies.
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -32,10 +32,11 @@ type httpDoer interface {
 
 type signer = *standardwebhooks.Webhook
 
-// Bounds of a secret, in bytes: those that Standard Webhooks asks for.
+// Bounds of a secret, in bytes, as Standard Webhooks requires.
 const minSecret, maxSecret = 24, 64
 
-// signers reads the secrets of a file, one a line: while a secret is replaced, each request is signed by both.
+// signers reads the secrets of a file, one per line. While a secret is being replaced, each request is signed by both
+// secrets.
 func signers(file string) (list []signer, err error) {
 	for line := range strings.Lines(file) {
 		line = strings.TrimSpace(line)
@@ -53,8 +54,8 @@ func signers(file string) (list []signer, err error) {
 	return list, nil
 }
 
-// newHTTP makes the client of one endpoint: it follows no redirect, as that would send an alert and its
-// signature to where nobody meant, and verifies the server's certificate.
+// newHTTP returns the client of one endpoint. It verifies the server's certificate. It follows no redirect, because
+// that would send an alert and its signature to a server that nobody configured.
 func newHTTP(timeout time.Duration, ca string) (httpDoer, error) {
 	transport := &http.Transport{
 		Proxy:           http.ProxyFromEnvironment,
@@ -74,11 +75,11 @@ func newHTTP(timeout time.Duration, ca string) (httpDoer, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}, nil
 }
 
-// refusal is an answer that is no success.
+// refusal is an answer that is not a success.
 type refusal struct {
 	status int
 	text   string        // the beginning of the answer, for the log
-	after  time.Duration // of Retry-After; 0: it has none
+	after  time.Duration // from Retry-After; 0: the answer has none
 }
 
 func (r refusal) Error() string {
@@ -88,8 +89,8 @@ func (r refusal) Error() string {
 	return fmt.Sprintf("the endpoint answered %d: %q", r.status, r.text)
 }
 
-// final reports whether the endpoint says that it will never take this. Other statuses of 4xx (401, 404) are a
-// mistake that somebody can fix, so the alert waits.
+// final reports whether the endpoint will never take this alert, according to its status. Other statuses of 4xx (401,
+// 404) are a mistake that somebody can fix, so the alert waits.
 func (r refusal) final() bool {
 	switch r.status {
 	case http.StatusBadRequest, http.StatusGone, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
@@ -98,7 +99,7 @@ func (r refusal) final() bool {
 	return false
 }
 
-// event is the body of a webhook, as Standard Webhooks advises.
+// event is the body of a webhook, as Standard Webhooks recommends.
 type event struct {
 	Type      string         `json:"type"` // alert.raised or alert.cleared
 	Timestamp time.Time      `json:"timestamp"`
@@ -106,8 +107,8 @@ type event struct {
 	Data      api.Transition `json:"data"`
 }
 
-// deliver makes one attempt to send an alert. An answer that is no success is a refusal; no error shows a secret.
-// since is when it was raised, for Alertmanager; zero: as the alert says.
+// deliver makes one attempt to send an alert. An answer that is not a success is a refusal. No error contains a
+// secret. since is when the alert was raised, for Alertmanager; zero: the time in the alert.
 func (s *Sink) deliver(ctx context.Context, prefix string, t api.Transition, since time.Time) error {
 	text := s.text.of(t)
 	switch s.Type {
@@ -122,7 +123,7 @@ func (s *Sink) deliver(ctx context.Context, prefix string, t api.Transition, sin
 // maxAnswer is how much of an answer is read, and maxShown how much of it is logged, in bytes.
 const maxAnswer, maxShown = 16 << 10, 200
 
-// post sends v as JSON, signed where id is not nil.
+// post sends v as JSON, signed if id is not nil.
 func (s *Sink) post(ctx context.Context, url string, id *string, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -144,25 +145,25 @@ func (s *Sink) post(ctx context.Context, url string, id *string, v any) error {
 	}
 	resp, err := s.http.Do(req)
 	if err != nil {
-		return errors.New(s.hide(redact.Error(err).Error())) // net/http quotes what is no HTTP
+		return errors.New(s.hide(redact.Error(err).Error())) // net/http quotes answers that are not HTTP
 	}
 	defer resp.Body.Close()
-	answer, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer)) // what is behind it closes the connection
+	answer, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer)) // if the answer is longer, the connection is closed
 	if resp.StatusCode >= 200 && resp.StatusCode < 300 {
 		return nil
 	}
 	return refusal{resp.StatusCode, s.hide(string(answer)), retryAfter(resp.Header, time.Now())}
 }
 
-// shortestSecret is the length from which a part of a URL can be a secret of its own; shorter ones are words.
+// shortestSecret is the length from which a part of a URL may be a secret; shorter parts are words.
 const shortestSecret = 6
 
-// secrets gives what must not be logged, the longest first: the secrets that sign, the token, and the URL as a
-// whole and in its parts, as they stand in it and as an endpoint reads them.
+// secrets returns the texts that must not be logged, the longest first: the secrets that sign, the token, and the URL
+// as a whole and in its parts, both as they are written in the URL and as an endpoint decodes them.
 func (s *spec) secrets() []string {
 	list := append(strings.Fields(s.secret), s.url, s.token)
 	add := func(least int, text string, unescape func(string) (string, error)) {
-		plain, _ := unescape(text) // empty where it is not escaped rightly
+		plain, _ := unescape(text) // empty if it is not escaped correctly
 		for _, one := range []string{text, plain} {
 			if len(one) >= least {
 				list = append(list, one)
@@ -185,11 +186,11 @@ func (s *spec) secrets() []string {
 	return list
 }
 
-// plainly undoes how JSON and HTML write what stands in URLs.
+// plainly replaces the escapes by which JSON and HTML write the characters of URLs.
 var plainly = strings.NewReplacer(`\/`, "/", `\u0026`, "&", "&amp;", "&")
 
-// hide gives the beginning of what an endpoint has said, without what must not be logged: some repeat what they
-// got.
+// hide returns the beginning of an endpoint's answer, without the texts that must not be logged: some endpoints
+// repeat the request in their answer.
 func (s *Sink) hide(said string) string {
 	text := plainly.Replace(strings.ToValidUTF8(said, ""))
 	for _, secret := range s.secrets() {
@@ -201,8 +202,8 @@ func (s *Sink) hide(said string) string {
 	return strings.TrimSpace(text)
 }
 
-// sign adds the headers of Standard Webhooks. The id is the alert's, the same at each attempt, and the time
-// that of the attempt: a receiver refuses what is older than five minutes.
+// sign adds the headers of Standard Webhooks. The id is that of the alert, the same at each attempt. The time is that
+// of the attempt: a receiver refuses a request that is older than five minutes.
 func (s *Sink) sign(h http.Header, id string, body []byte) error {
 	now := time.Now()
 	var all []string
@@ -219,10 +220,10 @@ func (s *Sink) sign(h http.Header, id string, body []byte) error {
 	return nil
 }
 
-// longestAfter bounds what an endpoint can ask for by Retry-After.
+// longestAfter bounds the wait that an endpoint can request by Retry-After.
 const longestAfter = 10 * time.Minute
 
-// retryAfter reads Retry-After, seconds or a date; 0 where there is none.
+// retryAfter reads Retry-After, seconds or a date; it returns 0 if there is none.
 func retryAfter(h http.Header, now time.Time) time.Duration {
 	value := h.Get("Retry-After")
 	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {

@@ -124,7 +124,7 @@ func TestTheDefaultText(t *testing.T) {
 	}
 }
 
-// Slack takes the text alone, and a key can neither link nor mention. Nothing shows its URL.
+// Slack gets only the text, and a key can neither link nor mention. Nothing shows its URL.
 func TestSlack(t *testing.T) {
 	var got string
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -150,7 +150,7 @@ func TestSlack(t *testing.T) {
 	}
 }
 
-// The queue learns the time of an endpoint's Retry-After. TestRetryAfterHoldsAllKeys proves that the queue waits.
+// The queue gets the time of an endpoint's Retry-After. TestRetryAfterHoldsAllKeys proves that the queue waits.
 func TestRetryAfterIsTold(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "7")

@@ -17,7 +17,7 @@ import (
 // maxHeld is how many alerts of a sink may be undelivered in a process; the others wait in JetStream.
 const maxHeld = 1000
 
-// session is one time that this process delivers for the sink.
+// session is one period in which this process delivers for the sink.
 type session struct {
 	*runner
 	lock     *lock
@@ -28,14 +28,14 @@ type session struct {
 	beating  sync.WaitGroup
 
 	mu        sync.Mutex
-	held      map[uint64]*held // sequence → what is not acknowledged
+	held      map[uint64]*held // sequence → an alert that is not acknowledged
 	done      *simplelru.LRU[uint64, struct{}]
-	delivered uint64    // the last sequence that came, or was gone before
-	noted     uint64    // position that the next process will find; of the heartbeat, and then of the end
-	logged    time.Time // when the log last said that the endpoint fails
+	delivered uint64    // the last sequence that came, or that was gone before
+	noted     uint64    // the position that was stored last; used by the heartbeat, and then by end
+	logged    time.Time // when it was last logged that the endpoint fails
 }
 
-// newSession begins one, which ends after ctx and not after the lock.
+// newSession begins a session. It ends after ctx, but not after the lock.
 func newSession(ctx context.Context, r *runner, l *lock, at start) *session {
 	s := &session{runner: r, lock: l, consumer: at.consumer, held: map[uint64]*held{}, delivered: at.floor,
 		noted: at.floor}
@@ -50,8 +50,8 @@ func newSession(ctx context.Context, r *runner, l *lock, at start) *session {
 	return s
 }
 
-// end, after the session's context, waits for the attempts under way. What was not delivered comes again, to
-// whoever has the lock next.
+// end is called when the session's context has ended. It waits for the attempts that have begun. Alerts that were not
+// delivered come again, to the process that has the lock next.
 func (s *session) end() {
 	timer := time.AfterFunc(s.config.Stop, s.cancel)
 	defer timer.Stop()
@@ -64,7 +64,7 @@ func (s *session) end() {
 	s.config.Metrics.oldest.WithLabelValues(s.sink.Name).Set(0)
 }
 
-// take puts an alert into the queue, or acknowledges what is not for this sink.
+// take puts an alert into the queue, or acknowledges a message that is not for this sink.
 func (s *session) take(ctx context.Context, m jetstream.Msg) {
 	meta, err := m.Metadata()
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *session) take(ctx context.Context, m jetstream.Msg) {
 	_, was := s.done.Get(sequence)
 	s.mu.Unlock()
 	if here {
-		return // it came again while it waits
+		return // it was sent again while it waits here
 	}
 	var t api.Transition
 	if err := errors.Join(json.Unmarshal(m.Data(), &t), t.Validate()); err != nil {
@@ -94,13 +94,13 @@ func (s *session) take(ctx context.Context, m jetstream.Msg) {
 	}
 	s.mu.Unlock()
 	if passed {
-		_ = m.Ack() // one that is lost comes again
+		_ = m.Ack() // if the acknowledgement is lost, the message comes again
 		return
 	}
 	s.queue.add(ctx, h)
 }
 
-// gap notices alerts that JetStream removed before they came here: they are older than it keeps them.
+// gap detects alerts that JetStream removed before they were read.
 func (s *session) gap(ctx context.Context, meta *jetstream.MsgMetadata) {
 	if meta.Sequence.Stream <= s.delivered {
 		return
@@ -117,8 +117,9 @@ func (s *session) lost(ctx context.Context, alerts uint64) {
 	s.missed(ctx)
 }
 
-// notePosition keeps up to where all is delivered, if that has changed: a purge moves what JetStream
-// itself knows of it. The consumer is asked for first, as a stream that is made anew has none.
+// notePosition stores the position up to which all alerts are delivered, if it has changed. JetStream's own
+// acknowledged position is not enough, because a purge moves it. notePosition looks up the consumer first, because a
+// recreated stream has no consumer, and then the position must not be stored.
 func (s *session) notePosition(ctx context.Context) {
 	s.mu.Lock()
 	position := s.delivered
@@ -130,14 +131,14 @@ func (s *session) notePosition(ctx context.Context) {
 		return
 	}
 	if _, err := s.consumer.Info(ctx); err != nil {
-		return // whoever begins next finds the position before, and may deliver again
+		return // the next process finds the position before, and may deliver alerts again
 	}
 	if err := s.state.setPosition(ctx, s.lock, position); err == nil {
 		s.noted = position
 	}
 }
 
-// missed is called where alerts did not come: one of them may have said that another has cleared.
+// missed is called when alerts were lost: one of them may have cleared another alert.
 func (s *session) missed(ctx context.Context) {
 	if s.standing != nil {
 		s.standing.missed(ctx, s.lock)
@@ -155,8 +156,8 @@ func (s *session) attempt(_ context.Context, t api.Transition) error {
 	return s.sink.deliver(s.attempts, s.config.Prefix, t, time.Time{})
 }
 
-// acknowledge ends an alert. It returns once JetStream has confirmed it: else the alert would come again, after
-// later ones of its key.
+// acknowledge ends an alert. It returns when JetStream has confirmed the acknowledgement. Otherwise the alert would
+// come again, after later alerts of its key.
 func (s *session) acknowledge(h *held, outcome string, err error) {
 	s.config.Metrics.deliveries.WithLabelValues(s.sink.Name, outcome).Inc()
 	if outcome != "delivered" {
@@ -184,8 +185,9 @@ func (s *session) acknowledge(h *held, outcome string, err error) {
 	s.mu.Unlock()
 }
 
-// confirm acknowledges an alert, after what it means for those that stand: that one has cleared is true though
-// nobody took it, and one that was raised is sent again while it stands, unless Alertmanager refuses it.
+// confirm acknowledges an alert. Before that, it records an alert that Alertmanager has not taken. A cleared alert
+// has cleared, even if it was not delivered. A raised alert that expired is sent again while it is active. A raised
+// alert that Alertmanager refuses is not recorded.
 func (s *session) confirm(ctx context.Context, h *held, outcome string) error {
 	if s.standing != nil && (outcome == "expired" || outcome == "dropped" && h.alert.State == api.StateCleared) {
 		if err := s.standing.record(ctx, s.lock, h.alert); err != nil {
@@ -195,7 +197,7 @@ func (s *session) confirm(ctx context.Context, h *held, outcome string) error {
 	return h.msg.DoubleAck(ctx)
 }
 
-// logEvery is how often the log says that an endpoint fails.
+// logEvery is how often a failing endpoint is logged.
 const logEvery = 10 * time.Second
 
 func (s *session) retried(h *held, err error, wait time.Duration) {
@@ -213,7 +215,7 @@ func (s *session) retried(h *held, err error, wait time.Duration) {
 		wait.Round(time.Millisecond).String(), "waiting", waiting, "error", err)
 }
 
-// heartbeat tells JetStream that what is held is worked on, and says how old the oldest is.
+// heartbeat tells JetStream that the held alerts are being worked on, and sets the metric of the oldest one's age.
 func (s *session) heartbeat(ctx context.Context) {
 	for pause.For(ctx, s.config.AckWait/5) {
 		s.mu.Lock()

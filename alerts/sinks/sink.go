@@ -12,7 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/redact"
 )
 
-// Sink is where alerts go, and which.
+// Sink is a destination of alerts, with the selection of alerts that it receives.
 type Sink struct {
 	spec
 	rules, keys []glob.Glob
@@ -21,12 +21,12 @@ type Sink struct {
 	http        httpDoer
 }
 
-// same reports whether nothing has changed that a delivery depends on.
+// same reports whether everything that a delivery depends on is unchanged.
 func (s *Sink) same(other *Sink) bool {
 	return fmt.Sprintf("%#v", s.spec) == fmt.Sprintf("%#v", other.spec)
 }
 
-// sink makes what was read ready for use.
+// sink makes a Sink from the fields of the file and the contents of the named files.
 func (s *spec) sink(d *document.Document, at string, named map[string]string) (*Sink, error) {
 	bad := func(field string, err error) error {
 		return d.ErrorAt(at+field, "%s of sink %s: %w", field, s.Name, err)
@@ -39,7 +39,7 @@ func (s *spec) sink(d *document.Document, at string, named map[string]string) (*
 			return nil, err
 		}
 	}
-	u, _ := url.Parse(s.url) // badURL has seen it
+	u, _ := url.Parse(s.url) // badURL has checked it
 	if s.Type == Alertmanager && strings.HasSuffix(strings.TrimRight(u.Path, "/"), alertsPath) {
 		return nil, bad(from, fmt.Errorf("want it without %s, which is added", alertsPath))
 	}
@@ -62,7 +62,7 @@ func (s *spec) sink(d *document.Document, at string, named map[string]string) (*
 	return out, nil
 }
 
-// globs is for patterns that are validated.
+// globs compiles patterns that are already validated.
 func globs(patterns []string) (list []glob.Glob) {
 	for _, p := range patterns {
 		g, _ := glob.Parse(p)
@@ -81,7 +81,7 @@ func (s *Sink) takes(t api.Transition) bool {
 		fits(s.rules, t.Rule) && fits(s.keys, t.Key)
 }
 
-// String says in words what the sink delivers, without its URL, which can be a secret.
+// String describes what the sink delivers, without the path and query of its URL, which can be a secret.
 func (s *Sink) String() string {
 	all := func(list []string, what string) string {
 		if len(list) == 0 {
@@ -104,7 +104,7 @@ func (s *Sink) String() string {
 	return text
 }
 
-// hostOf is a URL without path and query.
+// hostOf returns a URL without path and query.
 func hostOf(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// ready waits until the sinks of the file have their consumers: one that begins reads what comes from then on.
+// ready waits until the sinks of the file have their consumers: a new consumer reads only alerts from then on.
 func (w *world) ready(receivers ...*receiver) {
 	w.t.Helper()
 	before := make([]int, len(receivers))
@@ -30,7 +30,7 @@ func (w *world) ready(receivers ...*receiver) {
 	})
 }
 
-// of leaves out what ready published.
+// of leaves out the alerts that ready published.
 func of(list []api.Transition) (out []api.Transition) {
 	for _, t := range list {
 		if t.Key != "ready" {
@@ -51,8 +51,9 @@ func (r *receiver) awaitOf(n int) []api.Transition {
 	return list
 }
 
-// An endpoint is down under load: what it missed comes when it is back, all of it, of each key in order, signed
-// (receiver verifies that); another sink has everything meanwhile. The load is more than a process holds.
+// An endpoint is down under load. The alerts that it missed come when it is back: all of them, signed (receiver
+// verifies that), in order for each key. Meanwhile another sink gets all alerts. There are more alerts than a process
+// holds.
 func TestNothingIsLostWhileAnEndpointIsDown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, streamtest.NATS(t))
@@ -89,8 +90,8 @@ func TestNothingIsLostWhileAnEndpointIsDown(t *testing.T) {
 	}
 }
 
-// What the endpoint refuses for good is counted and logged, and holds up nothing; what it could take later is
-// tried again. Redirects are not followed.
+// An alert that the endpoint refuses permanently is counted and logged, and delays no other; an alert that it may
+// accept later is tried again. Redirects are not followed.
 func TestAnswersOfTheEndpoint(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, streamtest.NATS(t))
@@ -134,7 +135,7 @@ func TestAnswersOfTheEndpoint(t *testing.T) {
 	}
 }
 
-// Each sink gets what its filters say, with its own text.
+// Each sink gets the alerts that match its filters, with its own text.
 func TestFilters(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, streamtest.NATS(t))
@@ -163,8 +164,8 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// Two processes: one delivers, the other stands by and takes over, where the first is stopped and where it is cut
-// off; nothing is lost, and each key stays in order.
+// Of two processes, one delivers, and the other waits and takes over, both if the first is stopped and if it is cut
+// off. Nothing is lost, and each key stays in order.
 func TestAnotherProcessTakesOver(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"stopped", "cut off"} {
@@ -204,8 +205,8 @@ func TestAnotherProcessTakesOver(t *testing.T) {
 	}
 }
 
-// A reload changes what changed: the secret in its file, a sink that comes, one that goes. What cannot be read
-// keeps what was there.
+// A reload applies the changes: a new secret in its file, a new sink, a removed sink. If the file cannot be read, the
+// previous sinks stay.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, streamtest.NATS(t))
@@ -221,7 +222,7 @@ func TestReload(t *testing.T) {
 	wantInOrder(t, r.awaitOf(1), kept)
 	w.sinks(w.webhook("pager", r, "") + w.webhook("other", other, ""))
 	w.ready(other)
-	// A new secret beside the old one: the receiver knows the old one yet.
+	// The file has a new secret beside the old one: the receiver still has the old one.
 	w.write("secret", "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA\n"+secret+"\n")
 	testkit.Must(t, p.file.Reload())
 	w.ready(r, other)

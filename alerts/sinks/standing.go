@@ -11,21 +11,22 @@ import (
 	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
-// resendStep is how many alerts one request to Alertmanager has.
+// resendStep is how many alerts one request to Alertmanager contains at most.
 const resendStep = 500
 
-// standing are the alerts that stand at an Alertmanager. It forgets what is not sent to it again.
+// standing holds the alerts that are active in an Alertmanager. Alertmanager ends an alert that is not sent to it
+// again.
 type standing struct {
 	*runner
-	// posting is held for writing while alerts are sent again, so that none is after it has cleared.
+	// posting is locked for writing while alerts are sent again, so that none is sent after it has cleared.
 	posting sync.RWMutex
 	mu      sync.Mutex
 	list    map[string]api.Transition // identity → as it was raised
-	gapMs   int64                     // when alerts were last found not to have come; 0: never here
+	gapMs   int64                     // when lost alerts were last detected; 0: never in this process
 }
 
-// load reads what stood when this process, or the one before it, last delivered. What the file no longer sends
-// there is forgotten, as nobody will hear when it clears.
+// load reads the alerts that were active when this process, or the one before it, last delivered. Alerts that the
+// file no longer sends to this sink are removed, because their clearing would not be sent either.
 func (s *standing) load(ctx context.Context, l *lock) error {
 	list, err := s.state.standing(ctx)
 	if err != nil {
@@ -47,7 +48,7 @@ func (s *standing) load(ctx context.Context, l *lock) error {
 	return nil
 }
 
-// deliver sends an alert and keeps that it stands, or has cleared.
+// deliver sends an alert and records that it is active, or has cleared.
 func (s *standing) deliver(ctx context.Context, l *lock, t api.Transition) error {
 	s.posting.RLock()
 	defer s.posting.RUnlock()
@@ -63,14 +64,14 @@ func (s *standing) deliver(ctx context.Context, l *lock, t api.Transition) error
 		return err
 	}
 	s.mu.Lock()
-	if t.ExpiresMs < s.gapMs { // it waited here meanwhile, and is as those that stood
+	if t.ExpiresMs < s.gapMs { // it waited here meanwhile, so it is handled like the alerts in missed
 		t.State = api.StateCleared
 	}
 	s.mu.Unlock()
 	return s.record(ctx, l, t)
 }
 
-// record keeps that an alert stands, or has cleared.
+// record stores that an alert is active, or has cleared.
 func (s *standing) record(ctx context.Context, l *lock, t api.Transition) error {
 	if err := s.state.note(ctx, l, t); err != nil {
 		return err
@@ -85,7 +86,7 @@ func (s *standing) record(ctx context.Context, l *lock, t api.Transition) error 
 	return nil
 }
 
-// missed forgets what was to end by itself before now: that it did may be among the alerts that did not come.
+// missed removes the alerts that were to expire before now: one of the lost alerts may have cleared them.
 func (s *standing) missed(ctx context.Context, l *lock) {
 	var over []api.Transition
 	s.mu.Lock()
@@ -109,7 +110,7 @@ func (s *standing) missed(ctx context.Context, l *lock) {
 	}
 }
 
-// resend sends what stands four times in resolve_after, until ctx ends.
+// resend sends the active alerts four times per ResolveAfter, until ctx ends.
 func (s *standing) resend(ctx context.Context) {
 	for {
 		s.mu.Lock()
@@ -127,7 +128,7 @@ func (s *standing) resend(ctx context.Context) {
 	}
 }
 
-// post sends those of these alerts that stand yet.
+// post sends those of these alerts that are still active.
 func (s *standing) post(ctx context.Context, ids []string) error {
 	s.posting.Lock()
 	defer s.posting.Unlock()

@@ -16,12 +16,12 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// fakeAM takes alerts as Alertmanager does, and answers what a test wants.
+// fakeAM accepts alerts like Alertmanager, and answers as the test wants.
 type fakeAM struct {
 	*httptest.Server
 	mu     sync.Mutex
 	status func(list []amAlert) int
-	posts  [][]string // each request: "user:1 80" of what is raised, with a "-" before it of what has cleared
+	posts  [][]string // each request: "user:1 80" for a raised alert, with a "-" before it for a cleared one
 }
 
 func newFakeAM(t *testing.T) *fakeAM {
@@ -66,7 +66,7 @@ func (a *fakeAM) answers(status func([]amAlert) int) {
 	a.status = status
 }
 
-// await waits for a request with an alert, after the first n; it gives the request and how many came before it.
+// await waits for a request with an alert, after the first n. It returns the request and how many came before it.
 func (a *fakeAM) await(t *testing.T, n int, name string) (post []string, at int) {
 	t.Helper()
 	streamtest.Eventually(t, 40*time.Second, name+" comes", func() (bool, string) {
@@ -104,7 +104,7 @@ func (w *world) readyAM(a *fakeAM) {
 	})
 }
 
-// A changed file takes fewer alerts: what stood and is not for the sink any more is not sent again.
+// A changed file selects fewer alerts: an active alert that is no longer for the sink is not sent again.
 func TestWhatTheFileNoLongerTakesEnds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, streamtest.NATS(t))
@@ -122,7 +122,7 @@ func TestWhatTheFileNoLongerTakesEnds(t *testing.T) {
 	if slices.Contains(post, "user:1 95") {
 		t.Errorf("it is sent again: %s", post)
 	}
-	w.publish(w.alert("user:1", 95, api.StateCleared)) // nobody takes it
+	w.publish(w.alert("user:1", 95, api.StateCleared)) // no sink takes it
 	w.alertmanager(a, "")
 	before = a.count()
 	testkit.Must(t, p.file.Reload())
@@ -132,8 +132,8 @@ func TestWhatTheFileNoLongerTakesEnds(t *testing.T) {
 	}
 }
 
-// Alertmanager refuses that an alert has cleared, or does not take it within give_up: it does not stand for ever.
-// And what was raised while Alertmanager was away for longer stands once it is back.
+// Alertmanager refuses a cleared alert, or does not accept it within give_up: the alert does not stay active forever.
+// An alert that was raised while Alertmanager was down for longer is active when it is back.
 func TestAnAlertThatIsGivenUp(t *testing.T) {
 	t.Parallel()
 	for outcome, status := range map[string]int{"dropped": 400, "expired": 500} {
@@ -172,8 +172,8 @@ func TestAnAlertThatIsGivenUp(t *testing.T) {
 	}
 }
 
-// Alerts were removed before the sink read them, among them perhaps that one has cleared: what was to end by
-// itself meanwhile ends, whether it stood or still waited to be delivered. What was not stands.
+// Alerts were removed before the sink read them, and one of them may have cleared another alert. Alerts that were to
+// expire meanwhile end, whether they were active or still waited to be delivered. All others stay active.
 func TestWhatStandsAfterAGap(t *testing.T) {
 	t.Parallel()
 	for _, waits := range []bool{false, true} {

@@ -18,8 +18,8 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// StreamName is that of the stream in which the sinks of a prefix keep what a restart must not lose: which
-// process delivers for a sink, and which alerts stand at an Alertmanager.
+// StreamName returns the name of the stream in which the sinks of a prefix keep what a restart must not lose: which
+// process delivers for a sink, its position, and which alerts are active in an Alertmanager.
 func StreamName(prefix string) string { return strings.ToUpper(prefix) + "_SINKS" }
 
 func streamConfig(prefix string, replicas int) jetstream.StreamConfig {
@@ -34,13 +34,13 @@ func streamConfig(prefix string, replicas int) jetstream.StreamConfig {
 // state is what one sink keeps in the stream.
 type state struct {
 	js     jetstream.JetStream
-	prefix string // of all
+	prefix string // of all sinks
 	sink   string
 }
 
 func (s state) subject(rest string) string { return s.prefix + ".sink." + s.sink + "." + rest }
 
-// last gives the last message of a subject, nil where there is none.
+// last returns the last message of a subject, nil if there is none.
 func (s state) last(ctx context.Context, rest string) (*jetstream.RawStreamMsg, error) {
 	stream, err := s.js.Stream(ctx, StreamName(s.prefix))
 	if err != nil {
@@ -56,14 +56,14 @@ func (s state) last(ctx context.Context, rest string) (*jetstream.RawStreamMsg, 
 	return m, nil
 }
 
-// position is up to which sequence of SC_ALERTS all was delivered when a process last took the sink over, and
-// when that was, by the server's clock.
+// position is the sequence of SC_ALERTS up to which all alerts were delivered when it was last stored, and the time
+// when it was stored, by the server's clock.
 type position struct {
 	sequence uint64
 	at       time.Time
 }
 
-// position gives nil where none is known.
+// position returns nil if no position is stored.
 func (s state) position(ctx context.Context) (*position, error) {
 	m, err := s.last(ctx, "position")
 	if m == nil {
@@ -80,7 +80,7 @@ func (s state) setPosition(ctx context.Context, l *lock, sequence uint64) error 
 	return l.publish(ctx, &nats.Msg{Subject: s.subject("position"), Data: strconv.AppendUint(nil, sequence, 10)})
 }
 
-// identity is what Alertmanager knows an alert by.
+// identity returns a text that is equal for alerts that are one alert to Alertmanager.
 func identity(t api.Transition) string {
 	return fmt.Sprintf("%s %d %d %v %s", t.Rule, t.Level, t.WindowMs, t.Shadow, t.Key)
 }
@@ -90,7 +90,7 @@ func (s state) standingSubject(t api.Transition) string {
 	return s.subject("alert." + hex.EncodeToString(sum[:16]))
 }
 
-// note keeps that an alert stands, or, where it has cleared, that it does no more.
+// note stores that an alert is active, or that it is no longer active if it has cleared.
 func (s state) note(ctx context.Context, l *lock, t api.Transition) error {
 	m := &nats.Msg{Subject: s.standingSubject(t), Header: nats.Header{}}
 	if t.State == api.StateCleared {
@@ -108,7 +108,7 @@ func (s state) note(ctx context.Context, l *lock, t api.Transition) error {
 	return nil
 }
 
-// standing gives the alerts that stand, by their identities.
+// standing returns the active alerts by their identities.
 func (s state) standing(ctx context.Context) (map[string]api.Transition, error) {
 	fail := func(err error) (map[string]api.Transition, error) {
 		return nil, fmt.Errorf("reading the active alerts of %s: %w", StreamName(s.prefix), err)
@@ -143,7 +143,7 @@ func (s state) standing(ctx context.Context) (map[string]api.Transition, error) 
 	}
 }
 
-// ensure makes the stream where it is missing.
+// ensure creates the stream if it is missing.
 func ensure(ctx context.Context, js jetstream.JetStream, prefix string, replicas int) error {
 	_, err := alerts.EnsureStreams(ctx, js, []jetstream.StreamConfig{streamConfig(prefix, replicas)})
 	return err

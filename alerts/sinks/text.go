@@ -13,7 +13,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Bounds of a template and of what it makes.
+// Bounds of a template and of the text that it produces.
 const (
 	maxTemplate = 4096
 	maxText     = 4096
@@ -24,7 +24,7 @@ const defaultText = `{{.Key}} {{if .Raised}}` +
 	`{{else}}is below {{.Level}} % of {{.Limit}} {{end}}{{if .InFlight}}in flight{{else}}per {{.Window}}{{end}}` +
 	`{{if not .Raised}} again{{end}} (rule {{.Rule}})`
 
-// Fields is what a template sees of an alert.
+// Fields are the fields of an alert that a template can use.
 type Fields struct {
 	ID, Rule, Key    string
 	State            string // raised or cleared
@@ -46,16 +46,17 @@ func fieldsOf(t api.Transition, escape func(string) string) Fields {
 		InFlight: t.InFlight}
 }
 
-// text makes the text of an alert.
+// text renders the text of an alert.
 type text struct {
 	template *template.Template
-	escape   func(string) string // of a key, which anybody may have chosen
+	escape   func(string) string // for a key, which anybody may have chosen
 }
 
-// slackEscape is what Slack asks for, so that a key is no link and mentions nobody.
+// slackEscape escapes the characters that Slack requires, so that a key is not a link and mentions nobody.
 var slackEscape = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
-// newText compiles a template, empty for the default, and tries it: what cannot work is an error here.
+// newText compiles a template, or the default if it is empty, and tries it: a template that cannot work is an error
+// here.
 func newText(source, kind string) (*text, error) {
 	if source == "" {
 		source = defaultText
@@ -89,7 +90,7 @@ func newText(source, kind string) (*text, error) {
 	return x, nil
 }
 
-// templateError is without the name of the template, which says nothing.
+// templateError returns err without the name of the template, which has no meaning for the reader.
 func templateError(err error) error {
 	return errors.New(strings.TrimPrefix(strings.TrimPrefix(err.Error(), "template: "), "text:"))
 }
@@ -117,7 +118,8 @@ func onlyPlain(n parse.Node) error {
 	return nil
 }
 
-// of makes the text. A template that fails with this alert, though not with the samples, gives way to the default.
+// of returns the text. If the template fails with this alert, although it worked with the samples, the default is
+// used.
 func (x *text) of(t api.Transition) string {
 	out, err := x.render(t)
 	if err != nil {
@@ -128,7 +130,7 @@ func (x *text) of(t api.Transition) string {
 
 var usual = template.Must(template.New("text").Parse(defaultText))
 
-// render makes the text; one that is too long is cut.
+// render returns the text; a text that is too long is cut.
 func (x *text) render(t api.Transition) (string, error) {
 	var b bounded
 	if err := x.template.Execute(&b, fieldsOf(t, x.escape)); err != nil && !errors.Is(err, errLong) {
@@ -149,12 +151,12 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.Builder.Write(p)
 }
 
-// SendSample sends an alert that is none, to try the sink. At an Alertmanager it ends by itself.
+// SendSample sends a sample alert, to try the sink. In an Alertmanager it expires.
 func (s *Sink) SendSample(ctx context.Context, prefix string) error {
 	return s.deliver(ctx, prefix, Sample(api.StateRaised, time.Now()), time.Time{})
 }
 
-// Sample is an alert to try a sink with. Its rule and key name nobody's.
+// Sample returns an alert to try a sink with. Its rule and key are not real.
 func Sample(state api.State, now time.Time) api.Transition {
 	ms := now.UnixMilli()
 	t := api.Transition{Rule: "sample", Key: "sample:key", State: state, Level: 80, Limit: 100, WindowMs: 60_000,

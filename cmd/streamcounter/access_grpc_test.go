@@ -22,7 +22,7 @@ import (
 
 var grpcAt = regexp.MustCompile(`"grpc":"[^"]*:([0-9]+)"`)
 
-// dialGRPC connects to a process's gRPC, by TLS where c is given.
+// dialGRPC connects to the gRPC address of a process, with TLS if c is not nil.
 func dialGRPC(t *testing.T, p *process, c *tls.Config) *grpc.ClientConn {
 	t.Helper()
 	at := grpcAt.FindStringSubmatch(p.text())
@@ -32,7 +32,7 @@ func dialGRPC(t *testing.T, p *process, c *tls.Config) *grpc.ClientConn {
 	return connect(t, "127.0.0.1:"+at[1], c)
 }
 
-// connect gives a connection to a gRPC server, by TLS where c is given.
+// connect returns a connection to a gRPC server, with TLS if c is not nil.
 func connect(t testing.TB, addr string, c *tls.Config) *grpc.ClientConn {
 	t.Helper()
 	how := insecure.NewCredentials()
@@ -58,7 +58,7 @@ func limit(t *testing.T, conn *grpc.ClientConn, token string) error {
 	return err
 }
 
-// wantGRPCTokens holds the rate limit service against the tokens of accessTokens.
+// wantGRPCTokens checks the rate limit service with the tokens of accessTokens.
 func wantGRPCTokens(t *testing.T, p *process) {
 	t.Helper()
 	conn := dialGRPC(t, p, nil)

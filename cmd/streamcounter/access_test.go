@@ -27,7 +27,7 @@ const (
 		", scopes: [check]}\n  - {name: prometheus, token: " + readerToken + ", scopes: [read]}\n"
 )
 
-// A server that others can reach, and that asks nobody who they are, does not start.
+// A server that other machines can reach, and that does not authenticate callers, does not start.
 func TestNobodyIsOpenByAccident(t *testing.T) {
 	rules, tokens := testkit.WriteFile(t, "rules.yml", devRulesText), testkit.WriteFile(t, "tokens.yml", accessTokens)
 	nats := streamtest.NATS(t)
@@ -66,7 +66,7 @@ func TestNobodyIsOpenByAccident(t *testing.T) {
 	}
 }
 
-// base is where a process listens, as seen from here.
+// reachedBy returns the URL of a process from this machine.
 func (p *process) reachedBy(scheme string) string {
 	p.t.Helper()
 	_, port, err := net.SplitHostPort(readyAt.FindStringSubmatch(p.text())[1])
@@ -74,7 +74,7 @@ func (p *process) reachedBy(scheme string) string {
 	return scheme + "://127.0.0.1:" + port
 }
 
-// status asks with a token, and gives 0 where no answer came.
+// answered sends a request with a token, and returns status 0 if no answer came.
 func answered(t testing.TB, c *http.Client, method, url, token string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, nil)
@@ -92,7 +92,7 @@ func answered(t testing.TB, c *http.Client, method, url, token string) (int, str
 	return resp.StatusCode, string(body)
 }
 
-// What a stranger finds on a public address: that something lives, and no more.
+// On a public address a stranger can find out that a server runs, and no more.
 func TestStrangersFindNothing(t *testing.T) {
 	rules, tokens := testkit.WriteFile(t, "rules.yml", devRulesText), testkit.WriteFile(t, "tokens.yml", accessTokens)
 	nats := streamtest.NATS(t)
@@ -130,7 +130,7 @@ func TestStrangersFindNothing(t *testing.T) {
 		if code, out, errs := runProgram(t, "", "check", "user:1", "--http", base); code != 0 {
 			t.Errorf("the command check with its token in a file: exit code %d %s%s", code, out, errs)
 		}
-		// Another token takes its place, by itself.
+		// Another token replaces it, without a restart.
 		rewrite(t, tokens, strings.ReplaceAll(accessTokens, checkerToken, "another-0123456789"))
 		streamtest.Eventually(t, 20*time.Second, "the old token is refused and the new one is good",
 			func() (bool, string) {
@@ -166,8 +166,7 @@ func over(c *tls.Config) *http.Client {
 		ForceAttemptHTTP2: true}, Timeout: 10 * time.Second}
 }
 
-// TLS with client certificates keeps strangers out too, and certificates that
-// are replaced are shown to the next caller.
+// TLS with client certificates keeps strangers out too, and replaced certificates are shown to the next caller.
 func TestServeSpeaksTLS(t *testing.T) {
 	ours, others := streamtest.NewAuthority(t), streamtest.NewAuthority(t)
 	cert, key := ours.Issue("server")
@@ -196,7 +195,7 @@ func TestServeSpeaksTLS(t *testing.T) {
 	probes := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
 	p := startProgram(t, append(args, "--http", "0.0.0.0:0", "--tls-client-ca", ours.CA, "--health", probes)...)
 	p.until(`"msg":"ready"`)
-	// A kubelet has no certificate: its probes have an address of their own, where nothing else is.
+	// A kubelet has no certificate: its probes have a separate address, which serves nothing else.
 	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/v1/check?key=user:1": 404,
 		"/metrics": 404} {
 		if code, body := answered(t, http.DefaultClient, "GET", "http://"+probes+path, ""); code != want {
@@ -297,7 +296,7 @@ func TestTLSSettingsThatCannotBe(t *testing.T) {
 	}
 }
 
-// Whatever the environment holds, help shows none of it.
+// Help shows nothing of the environment.
 func TestHelpShowsNoSecrets(t *testing.T) {
 	for _, cmd := range []*cobra.Command{newServe(), newWork(), newCheck(), newDoctor()} {
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { t.Setenv(settings.EnvName(f.Name), "SECRET") })

@@ -13,7 +13,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// quota is a leaf as Envoy AI Gateway makes it of a bucket of a QuotaPolicy; quota_mode is field 7.
+// quota returns a leaf as Envoy AI Gateway makes it from a bucket of a QuotaPolicy; quota_mode is field 7.
 func quota(key string, tokens uint32) *rlsconf.RateLimitDescriptor {
 	d := &rlsconf.RateLimitDescriptor{Key: key, Value: key, RateLimit: &rlsconf.RateLimitPolicy{RequestsPerUnit: tokens,
 		Unit: rlsconf.RateLimitUnit_HOUR}}
@@ -24,7 +24,7 @@ func quota(key string, tokens uint32) *rlsconf.RateLimitDescriptor {
 // The buckets of a model: one for each of two tenants, and the default bucket.
 const acme, globex, bucket = "rule-0-x-tenant-id|acme-match-0", "rule-1-x-tenant-id|globex-match-0", "rule-2-match--1"
 
-// aiGateway are a QuotaPolicy's limits of two models of one backend.
+// aiGateway returns a QuotaPolicy's limits for two models of one backend.
 func aiGateway() *rlsconf.RateLimitConfig {
 	model := func(name string) *rlsconf.RateLimitDescriptor {
 		return &rlsconf.RateLimitDescriptor{Key: "model_name_override", Value: name,
@@ -35,8 +35,8 @@ func aiGateway() *rlsconf.RateLimitConfig {
 			Descriptors: []*rlsconf.RateLimitDescriptor{model("gpt-4"), model("gpt-4-mini")}}}}
 }
 
-// aiRequest is what the gateway's Envoy sends for a tenant: before the request a hit in each bucket of each model of
-// the route, and when the answer is complete its tokens in the buckets of the model that gave it.
+// aiRequest returns what the gateway's Envoy sends for a tenant. Before the request it is a hit in each bucket of
+// each model of the route. When the answer is complete, it is the tokens, in the buckets of the model that answered.
 func aiRequest(tenant string, tokens uint64, models ...string) *rlsv3.RateLimitRequest {
 	r := &rlsv3.RateLimitRequest{Domain: "ai-gateway-quota"}
 	for _, model := range models {
@@ -53,8 +53,8 @@ func aiRequest(tenant string, tokens uint64, models ...string) *rlsv3.RateLimitR
 	return r
 }
 
-// Two tenants under a QuotaPolicy: one that has used its tokens is denied, the other is not; where the route has
-// another model with some left, the request passes, and the answer names that model.
+// Two tenants under a QuotaPolicy: the one that has used its tokens is denied, the other is not. If the route has
+// another model with tokens left, the request passes, and the answer names that model.
 func TestEnvoyAIGateway(t *testing.T) {
 	plane := xds.New(t, nil)
 	plane.Set("1", aiGateway())
@@ -78,7 +78,7 @@ func TestEnvoyAIGateway(t *testing.T) {
 	}
 	const ok, over = rlsv3.RateLimitResponse_OK, rlsv3.RateLimitResponse_OVER_LIMIT
 	want("before any tokens", acme, ok, "gpt-4")
-	ask(aiRequest(acme, 250, "gpt-4")) // more than the quota: it happened
+	ask(aiRequest(acme, 250, "gpt-4")) // more than the quota: the tokens were used already
 	resp := want("after 250 tokens of 100", acme, over, "gpt-4")
 	if resp.Statuses[0].Code != over || resp.Statuses[1].Code != ok || resp.Statuses[1].LimitRemaining != 10_000-252 {
 		t.Errorf("the tenant's bucket and the default one: %v", resp.Statuses)

@@ -53,8 +53,8 @@ with its number and skipped; the exit code is then 1.`,
 	return cmd
 }
 
-// appendSummary counts events, but for Entries: what the appended ones became
-// where events of one key were merged.
+// appendSummary counts events. Only Entries counts stream entries: it is smaller than the number of appended events
+// if events of one key were merged.
 type appendSummary struct {
 	Events   int     `json:"events"`
 	Entries  int     `json:"entries"`
@@ -64,7 +64,7 @@ type appendSummary struct {
 	Seconds  float64 `json:"seconds"`
 }
 
-// lineParser gives how lines of a format are read; form is for lines of a log.
+// lineParser returns the function that reads the lines of a format; form is for lines of a log.
 func lineParser(cmd *cobra.Command, format string, form logForm) (func(string) (api.Event, bool, error), error) {
 	parse, ok := lineFormats[format]
 	switch {
@@ -117,7 +117,7 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 		}
 		return producer.Append(cmd.Context(), e)
 	})
-	// What was read is sent also after Ctrl-C, within a bound.
+	// Events that were read are also sent after Ctrl-C, within a bound.
 	closing, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), 15*time.Second)
 	defer cancel()
 	closeErr := producer.Close(closing)
@@ -170,7 +170,8 @@ func openEventLog(ctx context.Context, c *settings.Config) (log *stream.Log, clo
 	return log, closeLog, nil
 }
 
-// warnings gives what warns once of input that is probably not meant as its format says, or for its time.
+// warnings returns a function that warns once if the lines do not look like their format, or if a log is older than
+// the events that it becomes.
 func warnings(format string, messages io.Writer) func(n int, line string) {
 	warned := false
 	return func(n int, line string) {
@@ -191,7 +192,7 @@ func warnings(format string, messages io.Writer) func(n int, line string) {
 	}
 }
 
-// reportRejected reports the first 20 lines that cannot be read: this is number `count`.
+// reportRejected reports the first 20 lines that cannot be read: this one is number `count`.
 func reportRejected(messages io.Writer, count int, place string, err error) {
 	if count <= 20 {
 		fmt.Fprintf(messages, "%s: %v\n", place, err)
@@ -211,7 +212,7 @@ func (s *appendSummary) print(messages io.Writer) {
 	fmt.Fprintln(messages)
 }
 
-// eachLine gives each line with its number, from 1, and shows progress on a terminal.
+// eachLine calls do for each line with its number, from 1, and shows progress on a terminal.
 func eachLine(ctx context.Context, in io.Reader, messages io.Writer, do func(n int, line string) error) error {
 	if bar := progress(in, messages); bar != nil {
 		reader := progressbar.NewReader(in, bar)

@@ -73,9 +73,9 @@ func ask(ctx context.Context, c *settings.Config, method, path string, content a
 	return resp.StatusCode, body, err
 }
 
-// askTLS is how the server at --http is spoken to, nil where nothing says that it
-// is by TLS. Where --tls-cert is set, as in a container whose health is asked
-// for, the server must show just that certificate, whatever names stand in it.
+// askTLS returns the TLS configuration for the server at --http, or nil if no flag says that the server uses TLS. If
+// --tls-cert is set (for example for the health check in a container), the server must present exactly that
+// certificate, whatever names are in it.
 func askTLS(cfg *settings.Config) (*tls.Config, error) {
 	own, files := cfg.Access.Cert, cfg.Caller.TLS
 	if !files.Given() && own == "" {
@@ -126,7 +126,7 @@ func usedPer(s api.WindowState) string {
 	return "used per "
 }
 
-// useText says what a window holds: 3 of 10 and per what, or 3 of 3 in flight.
+// useText returns the text for a window: "3 of 10" and its length, or "3 of 3 in flight".
 func useText(used, limit int64, per string, inFlight bool) string {
 	if inFlight {
 		per = "in flight"
@@ -134,14 +134,14 @@ func useText(used, limit int64, per string, inFlight bool) string {
 	return fmt.Sprintf("%d of %d %s", used, limit, per)
 }
 
-// printInForce prints what is in force for a key besides its windows, on a line of its own.
+// printInForce prints what is in force for a key besides its windows, on a separate line.
 func printInForce(w io.Writer, f api.InForce) {
 	if text := f.InForceText(timeText); text != "" {
 		fmt.Fprintf(w, "  %s\n", text)
 	}
 }
 
-// inForceText words it as the end of a line.
+// inForceText returns it as the end of a line.
 func inForceText(f api.InForce) string {
 	if text := f.InForceText(nil); text != "" {
 		return ", " + text
@@ -149,12 +149,12 @@ func inForceText(f api.InForce) string {
 	return ""
 }
 
-// millis is a time as people write it: 10m.
+// millis returns a duration as people write it: 10m.
 func millis(ms int64) string {
 	return settings.DurationText(time.Duration(ms) * time.Millisecond)
 }
 
-// in says when something is, from now: in 8.9s, or in more than a day a date.
+// in returns when something happens, from now: "in 8.9s", or a date if it is more than a day away.
 func in(ms int64) string {
 	if ms > 24*time.Hour.Milliseconds() {
 		return "on " + timeText(time.Now().UnixMilli()+ms)

@@ -48,7 +48,7 @@ The exit code is 1 if any call failed.`,
 	return cmd
 }
 
-// runBench measures a running server. --redis, where given, is that server's.
+// runBench measures a running server. --redis, if it is given, is that server's Redis.
 func runBench(cmd *cobra.Command, c *settings.Config, run target.Config, asJSON bool) (err error) {
 	if run.URL == "" {
 		return settings.UsageErrorf("no server to measure: give --target URL, such as http://127.0.0.1:8080")

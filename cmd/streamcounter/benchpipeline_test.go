@@ -10,7 +10,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// Events at a rate and a backlog, through a real worker; nothing is left behind.
+// A run measures events at a rate and a backlog, with a real worker, and leaves nothing behind.
 func TestBenchPipeline(t *testing.T) {
 	t.Setenv("TEST_BINARY_IS_STREAMCOUNTER", "1") // the worker that it starts is this program
 	server := streamtest.OwnRedis(t)

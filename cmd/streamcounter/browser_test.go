@@ -16,14 +16,14 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	cdplog "github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/runtime"
-	"github.com/chromedp/chromedp" // drives a real Chromium over its own protocol, without a driver beside it
+	"github.com/chromedp/chromedp" // drives a real Chromium over its own protocol, without a separate driver
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// envShots names a directory where screenshots of the page are kept.
+// envShots names a directory to which screenshots of the page are written.
 const envShots = "STREAMCOUNTER_TEST_SCREENSHOTS"
 
 // browser is one tab of a headless Chromium.
@@ -33,7 +33,7 @@ type browser struct {
 	base string
 
 	mu         sync.Mutex
-	complaints []string // errors of the console, and what the content security policy refused
+	complaints []string // errors of the console, and refusals of the content security policy
 }
 
 func openBrowser(t *testing.T, base string) *browser {
@@ -82,8 +82,8 @@ func (b *browser) press(selector string) {
 	evaluate[bool](b, fmt.Sprintf("(document.querySelector(%q).click(), true)", selector))
 }
 
-// see waits until an element has a text. The server reads the throttled keys again after ten times as long as the
-// last reading took, which can be 50 s on a busy machine.
+// see waits until an element has a text. The server pauses between two readings of the throttled keys for ten times
+// as long as a reading took, which can be 50 s on a busy machine.
 func (b *browser) see(selector, text string) {
 	b.t.Helper()
 	streamtest.Eventually(b.t, 3*time.Minute, selector+" shows "+text, func() (bool, string) {
@@ -105,7 +105,7 @@ func evaluate[T any](b *browser, script string) T {
 	return got
 }
 
-// shot keeps a screenshot, where a directory is named.
+// shot writes a screenshot, if a directory is named.
 func (b *browser) shot(name string) {
 	dir := os.Getenv(envShots)
 	if dir == "" {
@@ -129,7 +129,7 @@ func (b *browser) login(token string) {
 	b.see("#link", "Live")
 }
 
-// quiet fails the test for what the browser complained of, except what is expected.
+// quiet fails the test if the browser complained of anything that is not expected.
 func (b *browser) quiet(expected ...string) {
 	b.t.Helper()
 	b.mu.Lock()
@@ -141,7 +141,7 @@ func (b *browser) quiet(expected ...string) {
 	}
 }
 
-// scheme has the page light or dark, and size as wide as a phone or a desk.
+// scheme makes the page light or dark, and size makes it as wide as a phone or a desktop screen.
 func (b *browser) scheme(name string) {
 	b.t.Helper()
 	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
@@ -149,7 +149,7 @@ func (b *browser) scheme(name string) {
 	testkit.Must(b.t, err)
 }
 
-// motion is how long bars move where the user wants none.
+// motion returns how long bars move if the user wants no motion.
 func (b *browser) motion() string {
 	b.t.Helper()
 	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
@@ -158,7 +158,7 @@ func (b *browser) motion() string {
 	return evaluate[string](b, "getComputedStyle(document.querySelector('.fill')).transitionDuration")
 }
 
-// contrast gives each element whose text has less contrast with what is behind it than WCAG AA asks for.
+// contrast returns each element whose text has less contrast with its background than WCAG AA requires.
 const contrast = `(() => {
   const rgb = (c) => { const m = c.match(/[\d.]+/g).map(Number); return m.length > 3 ? m : [...m, 1]; };
   const light = ([r, g, b]) => [r, g, b].map((v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)

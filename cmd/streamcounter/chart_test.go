@@ -13,13 +13,12 @@ import (
 
 const chart = "../../deploy/helm/streamcounter/"
 
-// chartSets are the settings that values of the Helm chart other than `settings` stand for, or
-// that no pod needs.
+// chartSets are the settings that other values of the Helm chart than `settings` set, or that no pod needs.
 var chartSets = strings.Fields(`redis redis-ca redis-cert redis-key nats nats-creds nats-nkey nats-ca nats-cert
 	nats-key nats-store rules rls-config http health grpc tokens tls-cert tls-key tls-client-ca open extractors
 	drain-timeout help`)
 
-// `settings` of the Helm chart takes every other setting of serve and work, and no name that they do not have.
+// `settings` of the Helm chart accepts every other setting of serve and work, and no unknown name.
 func TestChartSettingsAreDocumented(t *testing.T) {
 	const begin = `"settings": {
       "type": "object",
@@ -56,7 +55,7 @@ func TestChartSettingsAreDocumented(t *testing.T) {
 		"./cmd/streamcounter -run Documented -update writes them)\nhave:\n%s\nwant:\n%s", have, want)
 }
 
-// The chart installs the version that this is.
+// The chart installs this version.
 func TestChartHasTheVersion(t *testing.T) {
 	b, err := os.ReadFile(chart + "Chart.yaml")
 	testkit.Must(t, err)

@@ -16,7 +16,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
-// exitDenied is the exit code of check where the answer is no.
+// exitDenied is the exit code of check if the check is denied.
 const exitDenied = 1
 
 func newCheck() *cobra.Command {
@@ -98,7 +98,7 @@ func runCheck(cmd *cobra.Command, c *settings.Config, args []string, q url.Value
 	return nil
 }
 
-// answerText says what was decided, by which rule, and when to come again.
+// answerText returns what was decided, by which rule, and when to try again.
 func answerText(a api.CheckAnswer) string {
 	by := fmt.Sprintf("by rule %s (%s)", a.Rule, a.Source)
 	switch {

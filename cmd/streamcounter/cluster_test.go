@@ -26,7 +26,7 @@ import (
 
 const clusterRulesText = `rules: [{name: load, match: "load:*", windows: [{limit: 1000000, per: 1h}]}]`
 
-// base waits until a process is ready and gives the address of its HTTP interface.
+// base waits until a process is ready and returns the address of its HTTP server.
 func (p *process) base() string {
 	p.t.Helper()
 	p.until(`"msg":"ready"`)
@@ -46,7 +46,7 @@ func request(t testing.TB, method, url, body string) (code int, answer string) {
 	return resp.StatusCode, string(b)
 }
 
-// awaitBlocked waits until just so many clients are blocked.
+// awaitBlocked waits until exactly so many clients are blocked.
 func awaitBlocked(t testing.TB, c *streamtest.RedisCluster, want int) {
 	t.Helper()
 	streamtest.Eventually(t, 30*time.Second, fmt.Sprintf("%d reads wait", want), func() (bool, string) {
@@ -81,8 +81,8 @@ func connections(t testing.TB, c *streamtest.RedisCluster, before map[string]int
 	return got
 }
 
-// docs/architecture.md, "Connections": how many each process has to each node at
-// most, with more partitions than a pool of a usual size could block for.
+// docs/architecture.md, "Connections": the maximum of each process to each node, with more partitions than a pool of
+// the default size has connections.
 func TestConnectionsToACluster(t *testing.T) {
 	t.Parallel()
 	const partitions = 100
@@ -97,7 +97,7 @@ func TestConnectionsToACluster(t *testing.T) {
 	for p := range partitions {
 		onNode[c.MasterOf(c.Slot(keys.Events(p)))]++
 	}
-	pool := 10*runtime.GOMAXPROCS(0) + 10 // the latter for pipelines
+	pool := 10*runtime.GOMAXPROCS(0) + 10 // the second term is for pipelines
 	bound := func(who string, addr string) int {
 		n, master := onNode[addr]
 		switch {
@@ -106,7 +106,7 @@ func TestConnectionsToACluster(t *testing.T) {
 		case who == "work" && master:
 			return pool + 2*n + 1
 		}
-		return 3 // a replica: asked for the map of slots now and then, by either client, and pinged
+		return 3 // a replica: either client asks it for the map of slots now and then, and it is pinged
 	}
 	hold := func(who, when string, got map[string]int) {
 		t.Helper()
@@ -121,11 +121,10 @@ func TestConnectionsToACluster(t *testing.T) {
 
 	work := startProgram(t, append([]string{"work", "--nats", streamtest.NATS(t)}, common...)...)
 	workAt := work.base()
-	awaitBlocked(t, c, 2*partitions) // all of them: none waits for a connection
+	awaitBlocked(t, c, 2*partitions) // all readers are blocked, and none waits for a connection
 	hold("work", "idle", connections(t, c, before))
 
-	// Events for all partitions, while all of their readers block: nobody waits for
-	// them to end.
+	// Events are appended to all partitions while all of their readers are blocked: no append waits for a reader.
 	opts, err := backend.RedisOptions(c.URL(), settings.ClientFiles{})
 	testkit.Must(t, err)
 	opts.PoolSize = 1
@@ -141,7 +140,7 @@ func TestConnectionsToACluster(t *testing.T) {
 		if out := log.Append(t.Context(), events); out.Err != nil {
 			t.Fatal(out.Err)
 		}
-		// Its own client has one connection to each node.
+		// The test's own client has one connection to each node.
 		got := connections(t, c, before)
 		for addr := range got {
 			got[addr] = max(0, got[addr]-1)

@@ -24,8 +24,8 @@ type collector struct {
 	more chan struct{}
 }
 
-// newCollector runs one until the test ends, and sets the environment of programs that the test
-// starts so that they send their traces there.
+// newCollector runs a collector until the test ends. It sets the environment so that programs that the test starts
+// send their traces to it.
 func newCollector(t *testing.T) *collector {
 	t.Helper()
 	c := &collector{t: t, more: make(chan struct{}, 1)}
@@ -59,14 +59,14 @@ func (c *collector) receive(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Spans are all that have come.
+// Spans returns all spans that have come.
 func (c *collector) Spans() []*tracepb.Span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.got)
 }
 
-// Span waits for a span of a trace, both by their names in hex and words.
+// Span waits for a span of a trace: the trace by its id in hex, the span by its name.
 func (c *collector) Span(trace, name string) *tracepb.Span {
 	c.t.Helper()
 	late := time.After(30 * time.Second)

@@ -69,7 +69,7 @@ reports neither CPU nor memory; for those give --redis, a server that nothing el
 	return cmd
 }
 
-// compareRun is what the flags of compare say.
+// compareRun holds the flags of compare.
 type compareRun struct {
 	log, trace string   // files
 	form       logForm  // of the log
@@ -126,7 +126,7 @@ func runCompare(cmd *cobra.Command, c settings.Redis, run compareRun) error {
 	return rejected(traces)
 }
 
-// rejected is the exit code where lines could not be read.
+// rejected returns the exit code if lines could not be read.
 func rejected(traces []compare.Trace) error {
 	for _, t := range traces {
 		if t.Rejected > 0 {
@@ -172,8 +172,8 @@ func rollOut(cmd *cobra.Command, run compareRun) error {
 	return rejected(traces)
 }
 
-// interrupted turns what follows from Ctrl-C into its exit code. What else went
-// wrong, such as keys that could not be removed, is still said.
+// interrupted turns an error that Ctrl-C caused into its exit code. If err joins other errors too, such as keys that
+// could not be removed, they are still reported.
 func interrupted(cmd *cobra.Command, err error) error {
 	if cmd.Context().Err() == nil || !errors.Is(err, context.Canceled) {
 		return err
@@ -184,7 +184,7 @@ func interrupted(cmd *cobra.Command, err error) error {
 	return exitError{code: 130}
 }
 
-// comparing shows progress on a terminal; hide takes it away.
+// comparing shows progress on a terminal; hide removes it.
 func comparing(cmd *cobra.Command) (show func(done, total int), hide func()) {
 	if !logging.IsTerminal(cmd.ErrOrStderr()) {
 		return nil, func() {}

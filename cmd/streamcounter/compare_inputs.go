@@ -40,7 +40,7 @@ func compareWindows(given []string) ([]windows.Window, error) {
 	return list, nil
 }
 
-// validWindows says what a rules file with these windows would be told.
+// validWindows returns the error that a rules file with these windows would get.
 func validWindows(list ...windows.Window) error {
 	_, err := compare.RuleOf("", list)
 	if err != nil {
@@ -157,8 +157,8 @@ func openInput(cmd *cobra.Command, flag, path string) (in io.ReadCloser, name st
 	return f, path, nil
 }
 
-// interruptible ends a read when ctx does. A read of standard input cannot be
-// ended itself, so the goroutine may outlive this.
+// interruptible ends a read when ctx ends. A read of standard input cannot be ended, so the goroutine may outlive
+// ctx.
 func interruptible(ctx context.Context, in io.Reader) io.ReadCloser {
 	out, end := io.Pipe()
 	go func() {

@@ -12,7 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// A log against the rules of a file: who would have been throttled, at the log's own times.
+// A log is replayed with the rules of a file: the output shows who would have been throttled, at the log's own times.
 func TestCompareRules(t *testing.T) {
 	t.Parallel()
 	rules := testkit.WriteFile(t, "rules.yml",

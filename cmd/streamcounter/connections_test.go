@@ -11,7 +11,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// Beyond --max-connections a caller waits for one that goes.
+// Beyond --max-connections, a new connection waits until another one ends.
 func TestConnectionsAreBounded(t *testing.T) {
 	p := startProgram(t, "serve", "--redis", "embedded:0", "--rules", testkit.WriteFile(t, "rules.yml", devRulesText),
 		"--http", "127.0.0.1:0", "--max-connections", "3")
@@ -28,7 +28,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		code, _ := answered(t, over(nil), "GET", p.base()+"/healthz", "")
 		came <- code
 	}()
-	// One of the three asks a thousand times meanwhile, and is answered.
+	// Meanwhile one of the three sends a thousand requests, and gets an answer to each.
 	talk := bufio.NewReader(list[1])
 	for range 1000 {
 		if _, err := io.WriteString(list[1], "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {

@@ -16,15 +16,15 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// Ten thousand callers that connect and say nothing, or half a request, take no
-// answer from the others, and bounded memory.
+// Ten thousand callers connect and send nothing, or half a request. Other callers still get their answers, and the
+// memory is bounded.
 func TestIdleConnectionsStopNothing(t *testing.T) {
 	const callers = 10_000
 	var files syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil || files.Max < callers+1000 {
 		t.Skipf("a process may have %d files open: not tested with %d connections", files.Max, callers)
 	}
-	files.Cur = files.Max // the server is a process of its own, and Go raises it there by itself
+	files.Cur = files.Max // the server is a separate process, in which Go raises the limit itself
 	testkit.Must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files))
 	own := streamtest.OwnRedis(t)
 	p := startProgram(t, "serve", "--redis", own.URL(), "--rules", testkit.WriteFile(t, "rules.yml", devRulesText),

@@ -19,10 +19,10 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// dashboardQuery is one of a panel, with Grafana's variables as it asks it for everything.
+// dashboardQuery is a query of a panel, with Grafana's variables set to everything.
 type dashboardQuery struct{ panel, expr string }
 
-// dashboardQueries are those of the panels and of the variables.
+// dashboardQueries returns the queries of the panels and of the variables.
 func dashboardQueries(t *testing.T) []dashboardQuery {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "grafana-dashboard.json"))
@@ -62,8 +62,8 @@ func dashboardQueries(t *testing.T) []dashboardQuery {
 	return out
 }
 
-// The dashboard shows each metric of the docs, which are those that serve and work register (internal/node), and asks
-// for no other.
+// The dashboard shows each metric of the docs (the metrics that serve and work register, internal/node), and queries
+// no other.
 func TestDashboardShowsEachMetric(t *testing.T) {
 	documented := testkit.DocumentedMetrics(t, "../../docs/metrics.md")
 	shown := map[string]bool{}
@@ -83,14 +83,14 @@ func TestDashboardShowsEachMetric(t *testing.T) {
 	}
 }
 
-// busyPanels are those that a dev under load draws above zero.
+// busyPanels are the panels that show values above zero for a dev under load.
 var busyPanels = []string{"Checks by outcome", "Checks by rule", "Denied share by rule", "Time that a check takes",
 	"Deliveries of alert sinks",
 	"Denied from memory", "Decisions and alerts published", "Events per fold", "Requests refused for want of rights",
 	"Processes up", "Version of each process", "Memory"}
 
-// A Prometheus that scrapes a dev under load has data for each query of the dashboard,
-// above zero where the load makes it so.
+// A Prometheus that scrapes a dev under load has data for each query of the dashboard, with values above zero where
+// the load causes them.
 func TestDashboardQueriesHaveData(t *testing.T) {
 	t.Parallel()
 	program := streamtest.Program(t, "prometheus")
@@ -121,8 +121,8 @@ func TestDashboardQueriesHaveData(t *testing.T) {
 	})
 }
 
-// load makes checks that are admitted, denied and without a token, and events that take key over its
-// limit. Give it a new key each time: one that is over its limit already makes no further decision.
+// load sends checks that are admitted, denied and without a token, and events that take key over its limit. Pass a
+// new key each time: a key that is over its limit already causes no further decision.
 func (d *devServer) load(t *testing.T, key string) {
 	t.Helper()
 	for _, path := range []string{"/v1/check?key=user:42&cost=30", "/v1/check?key=user:7", "/v1/events"} {
@@ -150,7 +150,7 @@ func (d *devServer) load(t *testing.T, key string) {
 
 type prometheusServer struct{ base string }
 
-// startPrometheus runs one that scrapes target twice a second, until the test ends.
+// startPrometheus runs a Prometheus that scrapes target twice a second, until the test ends.
 func startPrometheus(t *testing.T, program, target string) prometheusServer {
 	t.Helper()
 	config := testkit.WriteFile(t, "prometheus.yml", fmt.Sprintf(`
@@ -185,8 +185,8 @@ scrape_configs:
 	return p
 }
 
-// lacks says why a query gives nothing to draw, or "" where it does. Where the panel must be
-// busy, zero is nothing.
+// lacks returns why a query has no data to draw, or "" if it has data. If the panel must be busy, zero counts as no
+// data.
 func (p prometheusServer) lacks(t *testing.T, expr string, busy bool) string {
 	t.Helper()
 	resp, err := http.Get(p.base + "/api/v1/query?query=" + url.QueryEscape(expr))

@@ -10,7 +10,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// Profiles and the log level, which holds for all that is logged after it was changed, for this machine alone.
+// Profiles and the log level are served to this machine only. A changed log level applies to everything that is
+// logged after that.
 func TestDebugListener(t *testing.T) {
 	port := testkit.FreePort(t)
 	d := startDev(t, "--debug", fmt.Sprintf("127.0.0.1:%d", port), "--log-level", "error")
@@ -39,7 +40,7 @@ func TestDebugListener(t *testing.T) {
 		{"GET", "/debug/pprof/", "", "", 200, "goroutine"},
 		{"GET", "/debug/pprof/heap?debug=1", "", "", 200, "heap profile"},
 		{"GET", "/debug/pprof/profile?seconds=1", "", "", 200, ""},
-		{"GET", "/debug/pprof/cmdline", "", "", 404, ""}, // it can hold passwords
+		{"GET", "/debug/pprof/cmdline", "", "", 404, ""}, // a command line can contain passwords
 		{"GET", "/debug/pprof/heap?debug=1", "", "rebound.example", 403, "forbidden"},
 		{"PUT", "/debug/log-level", "error", "rebound.example", 403, "forbidden"},
 		{"GET", "/v1/throttled", "", "", 404, ""},

@@ -23,7 +23,7 @@ import (
 //go:embed example_rules.yml
 var exampleRules []byte
 
-// devParts are those of work and of serve.
+// devParts are the parts of work and of serve.
 var devParts = slices.Concat(workParts, []node.Part{node.Checks, node.Page})
 
 func newDev() *cobra.Command {
@@ -62,7 +62,7 @@ refused.`,
 // shownRules is how many rules are shown at most.
 const shownRules = 20
 
-// welcome says where each part listens and what to try. rules names the files of rules.
+// welcome prints where each part listens and what to try. rules names the files of rules.
 func welcome(w io.Writer, rules string, s node.Started) {
 	redis, nats := redact.URL(s.Redis), redact.URL(s.NATS)
 	fmt.Fprintf(w, "streamcounter runs.\n  Redis    %s\n  NATS     %s\n%s  rules    %s\n", redis, nats,
@@ -89,8 +89,8 @@ func welcome(w io.Writer, rules string, s node.Started) {
 	fmt.Fprintf(w, "  streamcounter watch --nats %s\n\nCtrl-C stops it.\n", nats)
 }
 
-// exampleKey gives a key that a rule matches, and the smallest limit of that rule.
-// The key is empty where no pattern gives one.
+// exampleKey returns a key that a rule matches, and the smallest limit of that rule. The key is empty if no pattern
+// allows one.
 func exampleKey(rules *windows.Rules) (key string, limit int64) {
 	for _, r := range rules.List() {
 		stars := "42"

@@ -14,7 +14,7 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// What tries things out takes Redis and NATS from flags alone, and says what it ignored.
+// Commands for trials take Redis and NATS only from flags, and warn about the variables that they ignored.
 func TestTheEnvironmentChoosesNoDeploymentToTryThingsOn(t *testing.T) {
 	t.Setenv("STREAMCOUNTER_REDIS", "redis://production")
 	t.Setenv("STREAMCOUNTER_NATS", "nats://production")
@@ -34,7 +34,7 @@ func TestTheEnvironmentChoosesNoDeploymentToTryThingsOn(t *testing.T) {
 	p.until("Ctrl-C stops it.")
 }
 
-// A prefix that others use with other rules is refused; with their rules dev may join.
+// dev refuses a prefix that other processes use with other rules; with the same rules dev may join.
 func TestDevRefusesAPrefixOfOtherRules(t *testing.T) {
 	redis, prefix := streamtest.Redis(t), streamtest.Prefix(t)
 	rules := testkit.WriteFile(t, "rules.yml", devRulesText)

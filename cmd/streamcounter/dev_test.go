@@ -54,8 +54,7 @@ func (d *devServer) get(path string) (*http.Response, string) {
 	return resp, string(body)
 }
 
-// The main job with plain tools: a Redis client, a NATS client and an HTTP
-// client that know nothing of ours.
+// The main path with plain tools: a Redis client, a NATS client and an HTTP client, without any of our code.
 func TestDevRunsTheMainJob(t *testing.T) {
 	t.Parallel()
 	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml", devRulesText))
@@ -102,7 +101,7 @@ func TestDevRunsTheMainJob(t *testing.T) {
 			t.Fatalf("%s %v %s, expected %s", m.Subject, m.Header, m.Data, want)
 		}
 	}
-	// A subscriber that comes later finds who is throttled.
+	// A subscriber that comes later finds the throttled keys.
 	js, err := jetstream.New(nc)
 	testkit.Must(t, err)
 	late, err := js.OrderedConsumer(ctx, "SC_THROTTLE",
@@ -125,7 +124,7 @@ func TestDevRunsTheMainJob(t *testing.T) {
 	if resp, body := d.get("/v1/check?key=user:42"); resp.StatusCode != 200 {
 		t.Fatalf("after the release: %s\n%s", resp.Status, body)
 	}
-	// What the embedded Redis holds expires: its clock is kept moving.
+	// Keys of the embedded Redis expire: its clock is moved forward.
 	streamtest.Eventually(t, 10*time.Second, "the other key's counter expires", func() (bool, string) {
 		return rdb.Exists(ctx, passing).Val() == 0, "it is there"
 	})
@@ -194,7 +193,7 @@ func TestBadFlags(t *testing.T) {
 	}
 }
 
-// What dev suggests works with the rules that it was given.
+// The commands that dev suggests work with the rules that it was given.
 func TestDevSuggestsKeysThatRulesMatch(t *testing.T) {
 	for text, want := range map[string]string{
 		devRulesText: "user:42",
@@ -211,7 +210,7 @@ func TestDevSuggestsKeysThatRulesMatch(t *testing.T) {
 	}
 }
 
-// Everything that a person types, against one server.
+// All commands that a user types, against one server.
 func TestCommandsAgainstDev(t *testing.T) {
 	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml", strings.Replace(devRulesText, "6s", "1h", 1)))
 	d.until("\n    api (user:*): 100 in any hour")

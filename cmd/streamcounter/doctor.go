@@ -21,7 +21,7 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// lookWithin is how long doctor looks at one server.
+// lookWithin is how long doctor examines one server.
 const lookWithin = 8 * time.Second
 
 func newDoctor() *cobra.Command {
@@ -99,8 +99,7 @@ func pruneLibraries(cmd *cobra.Command, c *settings.Config) error {
 	})
 }
 
-// examine looks at both servers at the same time: one that is silent must not
-// take the other's.
+// examine examines both servers concurrently: a server that does not answer must not use up the time of the other.
 func examine(ctx context.Context, c *settings.Config) (doctor.Report, error) {
 	keys, err := stream.NewKeys(c.Stream.Prefix, c.Stream.Partitions)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// runDoctor gives the exit code and the report of doctor --json.
+// runDoctor returns the exit code and the report of doctor --json.
 func runDoctor(t *testing.T, args ...string) (int, doctor.Report, string) {
 	t.Helper()
 	code, out, errs := runProgram(t, "", append([]string{"doctor", "--json"}, args...)...)
@@ -35,7 +35,7 @@ func wantFinding(t *testing.T, r doctor.Report, check string, severity doctor.Se
 
 func TestDoctorExitCodes(t *testing.T) {
 	clean := streamtest.OwnRedis(t, "--appendonly", "yes").URL()
-	kept := streamtest.OwnRedis(t).URL() // nothing is kept there: a warning
+	kept := streamtest.OwnRedis(t).URL() // nothing is stored on disk there: a warning
 	natsURL := streamtest.OwnNATS(t).URL()
 	closed := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
 	rules, bad := testkit.WriteFile(t, "rules.yml", devRulesText), testkit.WriteFile(t, "bad.yml",
@@ -46,7 +46,7 @@ func TestDoctorExitCodes(t *testing.T) {
 		check           string
 		severity        doctor.Severity
 		says            string
-		without, exists string // a check that is not made, one that is
+		without, exists string // a check that is not made, and one that is
 	}{
 		{[]string{"--redis", clean, "--nats", natsURL, "--rules", rules}, 0, "rules", doctor.OK, "1 rules", "",
 			"nats.jetstream"},
@@ -87,13 +87,13 @@ func TestDoctorExitCodes(t *testing.T) {
 	}
 }
 
-// Servers that take connections and say nothing: an answer within seconds all the same.
+// Servers accept connections and do not answer: doctor still ends within seconds.
 func TestDoctorOfSilentServers(t *testing.T) {
 	t.Parallel()
 	own := streamtest.OwnRedis(t)
 	own.Pause()
 	began := time.Now()
-	code, r, _ := runDoctor(t, "--redis", own.URL(), "--nats", "nats://"+own.Addr()) // as silent for NATS
+	code, r, _ := runDoctor(t, "--redis", own.URL(), "--nats", "nats://"+own.Addr()) // silent as a NATS server too
 	if took := time.Since(began); code != 2 || took > 10*time.Second {
 		t.Errorf("exit code %d after %v, want 2 within seconds", code, took)
 	}
@@ -101,8 +101,8 @@ func TestDoctorOfSilentServers(t *testing.T) {
 	wantFinding(t, r, doctor.NATSReachable, doctor.Problem, own.Addr())
 }
 
-// No password is told, whatever becomes of it: each command passes what it says of a URL through redact, whose tests
-// have the other ways to write one.
+// No output contains a password: each command passes the URLs that it prints through redact, whose tests cover the
+// other forms of passwords.
 func TestSecretsAreNotTold(t *testing.T) {
 	closed := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
 	open := strings.TrimPrefix(streamtest.Redis(t), "redis://")
@@ -137,8 +137,7 @@ func TestSecretsAreNotTold(t *testing.T) {
 	}
 }
 
-// A Redis that does not answer any more holds a start up for a second at most, and a start says
-// nothing twice.
+// A Redis that stops answering delays a start for a second at most, and a start logs nothing twice.
 func TestStartSaysEachThingOnce(t *testing.T) {
 	own := streamtest.OwnRedis(t, "--maxmemory-policy", "volatile-lru", "--appendonly", "yes")
 	p := startProgram(t, "serve", "--redis", own.URL(), "--rules", testkit.WriteFile(t, "rules.yml", devRulesText),

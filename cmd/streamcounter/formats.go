@@ -12,8 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
-// lineFormats: name → how a line becomes an event; skip is true for a line that
-// holds none.
+// lineFormats: name → how a line becomes an event; skip is true for a line without an event.
 var lineFormats = map[string]func(line string) (e api.Event, skip bool, err error){
 	"lines": plainLine, "ndjson": jsonLine, "clf": logForm{key: "ip"}.line,
 }
@@ -49,20 +48,20 @@ func jsonLine(line string) (e api.Event, skip bool, err error) {
 // host, identity, user, time, request.
 var commonLog = regexp.MustCompile(`^(\S+) \S+ (.*?) ?\[([^\]]+)\] "(?:[A-Za-z]+ ([^ ?"]+))?`)
 
-// commonLogTime is how such a line tells its time: to the second.
+// commonLogTime is the format of the time in such a line: to the second.
 const commonLogTime = "02/Jan/2006:15:04:05 -0700"
 
-// logParts are the parts of a log's line that can be its key or a value, by their group in commonLog.
+// logParts are the parts of a log line that can be its key or a value: name → their group in commonLog.
 var logParts = map[string]int{"ip": 1, "user": 2, "path": 4}
 
-// logForm says what a line of a log becomes. A line without a user is skipped where that is the key. A value that is
-// missing, "-", or that cannot be a value is left out: the line counts all the same.
+// logForm says which event a log line becomes. If the key is the user, a line without a user is skipped. A value that
+// is missing, "-", or not valid is left out; the line is counted anyway.
 type logForm struct {
 	key    string   // ip or user, of logParts: ip makes keys such as ip:192.0.2.1
 	values []string // of logParts
 }
 
-// validate wants flags in the error, with what they say.
+// validate returns errors that name the flags and their values.
 func (f logForm) validate() error {
 	if f.key != "ip" && f.key != "user" {
 		return settings.UsageErrorf("--key is %q: expected ip or user", f.key)
@@ -80,7 +79,7 @@ func (f logForm) line(line string) (e api.Event, skip bool, err error) {
 	return e, skip, err
 }
 
-// timed also reads when the request came.
+// timed also returns the time of the request.
 func (f logForm) timed(line string) (at time.Time, r compare.Request, skip bool, err error) {
 	e, text, skip, err := f.read(line)
 	if err != nil || skip {

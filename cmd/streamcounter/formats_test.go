@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// append --format clf --values user,path takes these parts of a line as values, and none that is missing. Its key is
-// the address or the user.
+// append --format clf --values user,path takes these parts of a line as values, and leaves out missing ones. The key
+// is the address or the user.
 func TestValuesOfALog(t *testing.T) {
 	long := "/" + strings.Repeat("x", 256)
 	for line, want := range map[string]map[string]string{
@@ -15,7 +15,7 @@ func TestValuesOfALog(t *testing.T) {
 			"path": "/a/b"},
 		`192.0.2.1 - al ice [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 2`: {"user": "al ice", "path": "/"},
 		`192.0.2.1 - - [17/May/2015:10:05:03 +0000] "-" 400 0`:                   {},
-		// What cannot be a value is left out.
+		// A part that cannot be a value is left out.
 		`192.0.2.1 - bob [17/May/2015:10:05:03 +0000] "GET ` + long + ` HTTP/1.1" 200 2`: {"user": "bob"},
 	} {
 		e, skip, err := logForm{key: "ip", values: []string{"user", "path"}}.line(line)
@@ -25,7 +25,7 @@ func TestValuesOfALog(t *testing.T) {
 	}
 	for line, want := range map[string]string{
 		`192.0.2.1 - alice [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 2`: "user:alice",
-		`192.0.2.1 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 2`:     "", // nobody
+		`192.0.2.1 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 2`:     "", // no user
 	} {
 		e, skip, err := logForm{key: "user", values: []string{"ip"}}.line(line)
 		if err != nil || skip != (want == "") || e.Key != want || !skip && e.Values["ip"] != "192.0.2.1" {

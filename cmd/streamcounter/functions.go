@@ -62,7 +62,7 @@ func newFunctionsShow() *cobra.Command {
 	}
 }
 
-// withRedis connects for one command.
+// withRedis connects to Redis for one command.
 func withRedis(cmd *cobra.Command, c *settings.Config, do func(redis.UniversalClient) error) error {
 	short, blocking, err := backend.ConnectRedis(cmd.Context(), c.Redis.URL, c.Redis.TLS, 1)
 	if err != nil {

@@ -8,8 +8,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// FuzzPlainLine: KEY or KEY COUNT is taken as it stands if it is valid, and
-// nothing else is.
+// FuzzPlainLine: a valid KEY or KEY COUNT is used unchanged, and every other line is an error.
 func FuzzPlainLine(f *testing.F) {
 	for _, line := range []string{"user:42 3", "user:42", "", " \t", "a 0", "a -1", "a 1.5", "a 1000000001", "a 5 6",
 		"\xff 1", "a\u00a0b 2", "a\u20283", "\x00", "5", "5 5", "a +7", strings.Repeat("k", 513), "é 1\r"} {
@@ -38,8 +37,8 @@ func FuzzPlainLine(f *testing.F) {
 	})
 }
 
-// FuzzLogLine: a line of a web server's log is an event of its first word, or
-// an error; with its time or without.
+// FuzzLogLine: a line of a web server's log becomes an event of its first word, or an error; with its time or
+// without.
 func FuzzLogLine(f *testing.F) {
 	for _, line := range []string{
 		`83.149.9.216 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 203023 "-" "Mozilla/5.0"`,
@@ -72,8 +71,7 @@ func FuzzLogLine(f *testing.F) {
 	})
 }
 
-// wantShort: an error about a line is one line of a person's size, however long
-// or odd the line is.
+// wantShort: an error about a line is one short line, however long or odd the input is.
 func wantShort(t *testing.T, err error) {
 	t.Helper()
 	if err != nil && (len(err.Error()) > 400 || strings.ContainsAny(err.Error(), "\n\r\x00\x1b")) {

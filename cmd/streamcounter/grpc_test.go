@@ -14,7 +14,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// wire is a gRPC connection without a client's manners.
+// wire is a gRPC connection that can break the rules for clients.
 type wire struct {
 	net.Conn
 	*http2.Framer
@@ -23,7 +23,7 @@ type wire struct {
 	next    uint32 // stream
 }
 
-// serveGRPC is a serve that listens, with more flags.
+// serveGRPC starts a serve that listens, with more flags.
 func serveGRPC(t *testing.T, more ...string) *process {
 	t.Helper()
 	p := startProgram(t, append([]string{"serve", "--redis", streamtest.Redis(t), "--prefix", streamtest.Prefix(t),
@@ -59,15 +59,15 @@ func (w *wire) block(method string) []byte {
 	return bytes.Clone(w.headers.Bytes())
 }
 
-// Calls whose request never comes end by themselves, without a token too, and a
-// connection has no more of them than --grpc-max-streams.
+// Calls whose request never arrives end after a time, even without a token, and a connection has no more of them than
+// --grpc-max-streams.
 func TestUnsentGRPCRequestsEnd(t *testing.T) {
 	t.Parallel()
 	w := openWire(t, serveGRPC(t, "--grpc-max-streams", "50"))
 	methods := []string{"/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
 		healthpb.Health_Check_FullMethodName}
 	const calls = 50
-	for i := range calls + 1 { // one is too many
+	for i := range calls + 1 { // one more than allowed
 		if err := w.WriteHeaders(http2.HeadersFrameParam{StreamID: w.next, BlockFragment: w.block(methods[i%2]),
 			EndHeaders: true}); err != nil {
 			t.Fatal(err)
@@ -102,7 +102,7 @@ func TestUnsentGRPCRequestsEnd(t *testing.T) {
 	}
 }
 
-// Metadata of a call is bounded while it comes, not when it is there.
+// The metadata of a call is bounded while it arrives, not after that.
 func TestGRPCMetadataIsBounded(t *testing.T) {
 	t.Parallel()
 	w := openWire(t, serveGRPC(t))

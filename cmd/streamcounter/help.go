@@ -11,7 +11,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// sections divide the flags of a command that has many: title → the flags in it. A flag is in the first that fits.
+// sections divide the flags of a command that has many: title → the flags in it. A flag belongs to the first section
+// that matches.
 var sections = []struct {
 	title string
 	has   *regexp.Regexp
@@ -23,23 +24,23 @@ var sections = []struct {
 	{"Tuning Flags", regexp.MustCompile(``)},
 }
 
-// manyFlags is from where on help divides flags into sections.
+// manyFlags is the number of flags from which help divides them into sections.
 const manyFlags = 20
 
-// helpWidth is that of a line of flags; pflag would not break them.
+// helpWidth is the width of a line of flags; pflag would not break the lines.
 const helpWidth = 110
 
-// addFlagSections runs once, as cobra keeps the functions of templates for the whole process.
+// addFlagSections runs once, because cobra keeps the functions of templates for the whole process.
 var addFlagSections = sync.OnceFunc(func() { cobra.AddTemplateFunc("flagSections", flagSections) })
 
-// groupFlags has the help of root, and of all below it, show flags in sections.
+// groupFlags makes the help of root, and of all commands below it, show flags in sections.
 func groupFlags(root *cobra.Command) {
 	addFlagSections()
 	const flat = "Flags:\n{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}"
 	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), flat, "{{flagSections .LocalFlags}}", 1))
 }
 
-// flagSections is a set of flags for people, under a title or several.
+// flagSections returns the help text of a set of flags, under one title or several.
 func flagSections(all *pflag.FlagSet) string {
 	count := 0
 	all.VisitAll(func(*pflag.Flag) { count++ })
@@ -61,7 +62,7 @@ func flagSections(all *pflag.FlagSet) string {
 	return strings.Join(parts, "\n\n")
 }
 
-// sectionOf is the place in sections of a flag.
+// sectionOf returns the index in sections for a flag.
 func sectionOf(name string) int {
 	i := 0
 	for !sections[i].has.MatchString(name) {

@@ -67,7 +67,8 @@ func newKeysShow() *cobra.Command {
 	return cmd
 }
 
-// showAnswer makes cmd get the path of its arguments and show the answer: with --json as it is.
+// showAnswer makes cmd request the path of its arguments and show the answer; with --json it prints the answer
+// unchanged.
 func showAnswer[A any](cmd *cobra.Command, path func(args []string) string, show func(answer A) error) {
 	c := settings.New()
 	var asJSON bool

@@ -21,7 +21,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
-// overrideCommands are those of `keys` that set, remove and list what operators have set.
+// overrideCommands returns the commands of `keys` that set, remove and list what operators have set.
 func overrideCommands() []*cobra.Command {
 	return []*cobra.Command{
 		setCommand("block KEY", "Deny every check of a key",
@@ -38,7 +38,7 @@ func overrideCommands() []*cobra.Command {
 	}
 }
 
-// limitCommand is setCommand for limits, which replace the windows of the same length, or all.
+// limitCommand is setCommand for limits. They replace the windows of the same length, or all windows.
 func limitCommand() *cobra.Command {
 	var all bool
 	cmd := setCommand("limit KEY LIMIT/SPAN...", "Give a key other limits than its rule",
@@ -58,7 +58,7 @@ func limitCommand() *cobra.Command {
 	return cmd
 }
 
-// windowsOf reads limits as 500/1m.
+// windowsOf reads limits such as 500/1m.
 func windowsOf(limits []string) ([]api.OverrideWindow, error) {
 	out := make([]api.OverrideWindow, len(limits))
 	for i, text := range limits {
@@ -72,7 +72,7 @@ func windowsOf(limits []string) ([]api.OverrideWindow, error) {
 	return out, nil
 }
 
-// setCommand makes a command that sets an override: what gives its body, of the arguments after the key.
+// setCommand returns a command that sets an override: what returns its body, from the arguments after the key.
 func setCommand(use, short, example string, what func(args []string) (map[string]any, error),
 ) *cobra.Command {
 	c := settings.New()
@@ -118,8 +118,8 @@ func setCommand(use, short, example string, what func(args []string) (map[string
 	return cmd
 }
 
-// confirmSeveral says how many keys a pattern or a network covers, and asks whether to go on: on a terminal the user,
-// else for --yes.
+// confirmSeveral prints how many keys a pattern or a network covers, and asks whether to go on. On a terminal it asks
+// the user; otherwise --yes is required.
 func confirmSeveral(cmd *cobra.Command, c *settings.Config, target string, body map[string]any, yes bool) error {
 	if _, several, err := api.ParseTarget(target); err != nil || several == "" {
 		return err
@@ -157,7 +157,7 @@ func confirmSeveral(cmd *cobra.Command, c *settings.Config, target string, body 
 	return nil
 }
 
-// printEffect says which windows of the rule an override replaces, and which stay.
+// printEffect prints which windows of the rule an override replaces, and which stay.
 func printEffect(w io.Writer, e api.OverrideEffect) {
 	if len(e.Replaces) > 0 {
 		fmt.Fprintf(w, "  replaces %s of rule %s\n", strings.Join(e.Replaces, ", "), e.MatchedRule)
@@ -200,7 +200,8 @@ func newUnblock() *cobra.Command {
 	return cmd
 }
 
-// notBlocked is the error for a target that has no block of its own. A pattern or a network can block a key.
+// notBlocked returns the error for a target that has no block of its own. A pattern or a network may still block the
+// key.
 func notBlocked(cmd *cobra.Command, c *settings.Config, target string) error {
 	var state api.KeyState
 	if key, several, err := api.ParseTarget(target); err == nil && several == "" {
@@ -215,7 +216,7 @@ func notBlocked(cmd *cobra.Command, c *settings.Config, target string) error {
 
 func overridePath(target string) string { return "/v1/overrides/" + url.PathEscape(target) }
 
-// askFor asks the server and reads its answer, or what is wrong.
+// askFor sends a request to the server and reads its answer, or returns its error.
 func askFor(cmd *cobra.Command, c *settings.Config, method, path string, body, into any) ([]byte, error) {
 	status, text, err := ask(cmd.Context(), c, method, path, body)
 	if err != nil {
@@ -247,7 +248,7 @@ func newClear() *cobra.Command {
 	return cmd
 }
 
-// clearOverride removes what is set for a target; an error where nothing is.
+// clearOverride removes what is set for a target; it returns an error if nothing is set.
 func clearOverride(cmd *cobra.Command, c *settings.Config, target, reason string) error {
 	var answer struct{ Cleared bool }
 	path := overridePath(target)
@@ -316,7 +317,7 @@ func listPages[P, T any](cmd *cobra.Command, path string, items func(page P) (li
 	}
 }
 
-// throttledText words why a key is throttled, since when and until when.
+// throttledText returns why a key is throttled, since when and until when.
 func throttledText(t api.Throttled) string {
 	what := "blocked by an operator"
 	if !t.IsBlock() {
@@ -334,7 +335,7 @@ func throttledText(t api.Throttled) string {
 	return what
 }
 
-// overrideText words an override without its key.
+// overrideText describes an override without its key.
 func overrideText(o api.Override) string {
 	var what string
 	switch o.Kind() {
@@ -366,7 +367,7 @@ func overrideText(o api.Override) string {
 	return what
 }
 
-// changeText words one change of an override.
+// changeText describes one change of an override.
 func changeText(c api.OverrideChange) string {
 	if c.After != nil {
 		return "override: " + overrideText(*c.After)
@@ -381,7 +382,7 @@ func changeText(c api.OverrideChange) string {
 	return what
 }
 
-// blockText words the block that an answer tells of.
+// blockText describes the block in an answer.
 func blockText(a api.CheckAnswer) string {
 	text := "blocked by an operator"
 	if a.Reason != "" {

@@ -1,7 +1,6 @@
-// Command streamcounter counts how often keys acted within sliding windows, on
-// Redis Streams and NATS. Read serve.go next: it has the parts of a process, and
-// internal/node/run.go the order in which they start. internal/settings/config.go
-// has everything that can be set. Each command is a file.
+// Command streamcounter counts how often keys acted within sliding windows, on Redis Streams and NATS. Read serve.go
+// next: it lists the parts of a process. internal/node/run.go has the order in which they start.
+// internal/settings/config.go has all settings. Each command is a file.
 package main
 
 import (
@@ -20,7 +19,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
-// exitError ends the program with a code and, where it has one, a message.
+// exitError ends the program with a code and, if it has one, a message.
 type exitError struct {
 	code int
 	err  error
@@ -51,8 +50,8 @@ func main() {
 	os.Exit(run(ctx, newRoot(), arguments(os.Args)))
 }
 
-// arguments are those of the command ratelimit where that is the program's own name, as in
-// the image that stands in for envoyproxy/ratelimit.
+// arguments returns the arguments of the program. If the program's own name is ratelimit, as in the image that
+// replaces envoyproxy/ratelimit, it runs the command ratelimit.
 func arguments(args []string) []string {
 	if filepath.Base(args[0]) == ratelimitName {
 		return append([]string{ratelimitName}, args[1:]...)
@@ -60,7 +59,7 @@ func arguments(args []string) []string {
 	return args[1:]
 }
 
-// run executes one command line and gives the exit code.
+// run executes one command line and returns the exit code.
 func run(ctx context.Context, root *cobra.Command, args []string) int {
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)

@@ -14,11 +14,10 @@ import (
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
-// What compare and bench share: a Redis of their own choice, and the command line in their reports.
+// Shared by compare and bench: a Redis that the user chooses, and the command line in their reports.
 
-// measuredRedis connects to --redis, with a pool of so many connections (0: the
-// library's own choice), and starts it first if it is an embedded one: on a free
-// port, unless one is named.
+// measuredRedis connects to --redis, with a pool of the given number of connections (0: the default of the library).
+// It starts an embedded Redis first if --redis names one: on a free port, unless a port is given.
 func measuredRedis(ctx context.Context, c settings.Redis, connections int) (client redis.UniversalClient, name string,
 	closeAll func(), err error) {
 	target := c.URL
@@ -50,7 +49,7 @@ func measuredRedis(ctx context.Context, c settings.Redis, connections int) (clie
 	}, nil
 }
 
-// commandLine is what was run, without passwords.
+// commandLine returns the command line, without passwords.
 func commandLine(cmd *cobra.Command) string {
 	words := []string{cmd.CommandPath()}
 	cmd.Flags().Visit(func(f *pflag.Flag) {

@@ -11,8 +11,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
-// checkArguments compares the arguments of a command with its Use, such as "check KEY [COST]", and names the one
-// that is missing or not expected; for a command that does not exist the nearest that does.
+// checkArguments compares the arguments of a command with its Use, such as "check KEY [COST]", and names the argument
+// that is missing or not expected. For a command that does not exist, it names the nearest one that does.
 func checkArguments(cmd *cobra.Command, args []string) error {
 	names := strings.Fields(cmd.Use)[1:]
 	if len(args) < len(names) && !strings.HasPrefix(names[len(args)], "[") {
@@ -52,7 +52,7 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	return settings.UsageErrorf("unknown command %q of %s; %s", redact.Login(name), cmd.CommandPath(), hint)
 }
 
-// usage is a command with its arguments.
+// usage returns a command with its arguments.
 func usage(cmd *cobra.Command) string {
 	_, arguments, _ := strings.Cut(cmd.Use, " ")
 	return strings.TrimSpace(cmd.CommandPath() + " " + arguments)

@@ -7,7 +7,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// A wrong command line ends with 2, whatever the command, and says in one form what is wrong and what is expected.
+// A wrong command line ends with 2 for every command, and the error says in one form what is wrong and what is
+// expected.
 func TestWrongCommandLines(t *testing.T) {
 	const noRules = "missing --rules FILE (STREAMCOUNTER_RULES) or --rls-config; " +
 		"`streamcounter dev` runs with an example"

@@ -16,8 +16,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// The shipped users who acknowledge alerts can do so in both forms of acknowledgement subjects (ADR-15 of NATS): that
-// of today, and that which begins with a domain and the account.
+// The users of deploy/ that acknowledge alerts can do so with both forms of acknowledgement subjects (ADR-15 of
+// NATS): the present one, and the one that begins with a domain and the account.
 func TestAcknowledgementsOfBothForms(t *testing.T) {
 	for form, prefix := range map[bool]string{false: "$JS.ACK.SC_ALERTS.", true: "$JS.ACK._."} {
 		t.Run(fmt.Sprint("js_ack_fc_v2 ", form), func(t *testing.T) {

@@ -9,14 +9,14 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// While NATS is away a process that publishes or delivers is not ready. One that only reads is.
+// While NATS is down, a process that publishes or delivers is not ready. A process that only reads is ready.
 func TestReadinessWhileNATSIsAway(t *testing.T) {
 	t.Parallel()
 	server := streamtest.OwnNATS(t)
 	redis := "redis://" + streamtest.EmbeddedRedis(t).Addr()
 	rules := testkit.WriteFile(t, "rules.yml", devRulesText)
 	sinks := testkit.WriteFile(t, "sinks.yml", "sinks: [{name: chat, type: slack, url: \"http://127.0.0.1:1\"}]")
-	ready := map[*process]int{} // process → status while NATS is away
+	ready := map[*process]int{} // process → status while NATS is down
 	for command, c := range map[string]struct {
 		args   []string
 		status int

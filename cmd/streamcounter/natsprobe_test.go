@@ -9,7 +9,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// A --nats that is another server says what answered, and not that NATS is away.
+// If --nats is another kind of server, the error says which server answered, and not that NATS is down.
 func TestNATSThatIsNone(t *testing.T) {
 	web := httptest.NewServer(nil)
 	t.Cleanup(web.Close)

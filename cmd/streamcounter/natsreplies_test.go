@@ -15,9 +15,9 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// JetStream sends its answers to the reply subject of a request, and what a push
-// consumer gets to the subject that the consumer names; no publish permission applies.
-// No shipped user can have either stored in a stream of ours.
+// JetStream sends its answers to the reply subject of a request, and the messages of a push consumer to the subject
+// that the consumer names. No publish permission applies to these. No user of deploy/ can use either to store
+// messages in a stream of ours.
 func TestNoNATSUserWritesByReply(t *testing.T) {
 	ctx := t.Context()
 	server := streamtest.NewSecuredNATS(t)
@@ -77,7 +77,7 @@ func TestNoNATSUserWritesByReply(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// JetStream answers one connection's requests in order: what was asked before is done.
+		// JetStream answers the requests of one connection in order: earlier requests are done.
 		testkit.Must(t, nc.Flush())
 		if _, err := nc.Request(x.subject, x.body, 500*time.Millisecond); err != nil {
 			t.Logf("%s %s: %v", x.user, x.subject, err)
@@ -94,7 +94,7 @@ func TestNoNATSUserWritesByReply(t *testing.T) {
 	}
 }
 
-// watch prints the decision in force and each new one. It connects as the NATS user that we ship for it. That user may
+// watch prints the decision in force and each new one. It connects as the NATS user of deploy/ for it. That user may
 // also read the streams that `keys history` reads.
 func TestWatchAsItsNATSUser(t *testing.T) {
 	ctx := t.Context()
@@ -121,7 +121,7 @@ func TestWatchAsItsNATSUser(t *testing.T) {
 	p.until("before")
 	publish("after", api.StateThrottled, api.LevelThrottled)
 	p.until("after")
-	for i := 0; !strings.Contains(p.text(), "alert 80%"); i++ { // new alerts alone, so from when it listens
+	for i := 0; !strings.Contains(p.text(), "alert 80%"); i++ { // it prints only alerts after it has subscribed
 		publish(fmt.Sprint("alert", i), api.StateRaised, 80)
 	}
 	if code := p.interrupt(); code != 0 {

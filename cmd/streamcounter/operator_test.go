@@ -10,8 +10,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// What an operator types, and what the commands say of it: what is replaced, what is covered, what was probably not
-// meant. They run in this order, against one server.
+// The commands of an operator, and their output: which limits are replaced, which keys are covered, what was probably
+// a mistake. They run in this order, against one server.
 func TestWhatCommandsOfOperatorsSay(t *testing.T) {
 	d := startDev(t, "--check-timeout", "5s", "--rules", testkit.WriteFile(t, "rules.yml", `rules:
   - {name: api, match: "user:*", windows: [{limit: 100, per: 1m}, {limit: 1000, per: month}], penalty: [1h, 2h]}
@@ -63,7 +63,7 @@ func TestWhatCommandsOfOperatorsSay(t *testing.T) {
 		{"keys show user:2", 0, []string{"0 remaining", "penalty, step 1 of 2, until"}},
 		{"keys throttled", 0, []string{"rule api: 100 of 100 per 1m, penalty 1 of 2"}},
 	} {
-		if c.line == "keys block *" { // the sweeper releases what the network's block denied
+		if c.line == "keys block *" { // the sweeper releases the keys that the network's block denied
 			streamtest.Eventually(t, 10*time.Second, "one key is throttled", func() (bool, string) {
 				_, out, errs := runProgram(t, "", "keys", "throttled", "--http", at)
 				return strings.Count(out, "\n") > 0 && !strings.Contains(out, "203.0.113.8"), out + errs

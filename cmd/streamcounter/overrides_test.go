@@ -69,7 +69,7 @@ func (o *operated) startServe(i int) {
 	o.serve[i].until("ready")
 }
 
-// status is what a serve answers to a check.
+// status returns the status with which a serve answers a check.
 func (o *operated) status(i int, key string) int {
 	o.t.Helper()
 	code, _ := request(o.t, "GET", "http://"+o.at[i]+"/v1/check?key="+key, "")
@@ -85,7 +85,7 @@ func (o *operated) keys(i int, args ...string) string {
 	return out
 }
 
-// eventually waits until something holds and says how long that took.
+// eventually waits until holds is true and returns how long that took.
 func (o *operated) eventually(what string, holds func() bool) time.Duration {
 	o.t.Helper()
 	began := time.Now()
@@ -93,8 +93,8 @@ func (o *operated) eventually(what string, holds func() bool) time.Duration {
 	return time.Since(began)
 }
 
-// story blocks a key by the command line: guards and every server have it well within a second, also
-// after restarts, and it ends at its time.
+// story blocks a key on the command line: guards and every server apply the block well within a second, also after
+// restarts, and it ends at its time.
 func (o *operated) story() {
 	t := o.t
 	out := o.keys(0, "block", "user:1", "--for", "1h", "--reason", "abuse")
@@ -122,7 +122,7 @@ func (o *operated) story() {
 	o.eventually("the guard lets the key go", func() bool { return !o.guard.Throttled("user:1") })
 	o.eventually("the other server lets the key go", func() bool { return o.status(0, "user:1") == 200 })
 
-	// One that ends by itself.
+	// A block that ends at a given time.
 	began := time.Now()
 	o.keys(0, "block", "user:2", "--for", "3s")
 	o.eventually("the guard has the block", func() bool { return o.guard.Throttled("user:2") })
@@ -160,11 +160,12 @@ func (o *operated) story() {
 	})
 }
 
-// It is the same on one server, where the tests of internal/counters and consumers do the parts as the shipped users.
+// On one server it works in the same way; there the tests of internal/counters and consumers cover the parts with the
+// users of deploy/.
 func TestABlockReachesGuardsAndServersOnACluster(t *testing.T) {
 	t.Parallel()
 	c := streamtest.Cluster(t)
-	// One node is named, and the others are found.
+	// One node is named, and the client finds the others.
 	if code, _, said := runProgram(t, "", "functions", "load", "--redis", "redis://"+c.Addrs()[0]); code != 0 {
 		t.Errorf("exit code %d, %s", code, said)
 	}
@@ -177,14 +178,14 @@ func TestABlockReachesGuardsAndServersOnACluster(t *testing.T) {
 	o := operate(t, c.URL())
 	o.story()
 
-	// A replica takes over: what it has stands, in those who run and in who starts then.
+	// A replica takes over: its overrides are in force, in running processes and in those that start after that.
 	o.keys(0, "block", "user:7", "--reason", "abuse")
 	keys, err := stream.NewKeys(o.prefix, stream.DefaultPartitions)
 	testkit.Must(t, err)
 	slot := c.Slot(keys.Overrides(keys.Partition("user:7")))
 	client := redis.NewClient(&redis.Options{Addr: c.MasterOf(slot)})
 	defer client.Close()
-	master := client.Conn() // WAIT is about what its own connection has written
+	master := client.Conn() // WAIT covers only the writes of its own connection
 	defer master.Close()
 	testkit.Must(t, master.Incr(t.Context(), keys.Overrides(keys.Partition("user:7"))+":test").Err())
 	if n, err := master.Wait(t.Context(), 1, 20*time.Second).Result(); err != nil || n < 1 {

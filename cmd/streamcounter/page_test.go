@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/chromedp" // drives a real Chromium over its own protocol, without a driver beside it
+	"github.com/chromedp/chromedp" // drives a real Chromium over its own protocol, without a separate driver
 	"github.com/chromedp/chromedp/kb"
 	"github.com/redis/go-redis/v9"
 
@@ -23,7 +23,7 @@ const pageReader, pageAdmin = "page-reader-0123456789", "page-admin-0123456789"
 const pageTokens = "tokens:\n  - {name: viewer, token: " + pageReader + ", scopes: [read]}\n" +
 	"  - {name: alice, token: " + pageAdmin + ", scopes: [admin]}\n"
 
-// spend asks for checks, as callers do.
+// spend sends checks, as callers do.
 func (d *devServer) spend(key string, cost int, token string) int {
 	d.t.Helper()
 	req, err := http.NewRequestWithContext(d.t.Context(), http.MethodGet,
@@ -36,7 +36,7 @@ func (d *devServer) spend(key string, cost int, token string) int {
 	return resp.StatusCode
 }
 
-// reserve takes a slot for as long as the test lasts.
+// reserve takes a slot until the test ends.
 func (d *devServer) reserve(key string) {
 	d.t.Helper()
 	req, err := http.NewRequestWithContext(d.t.Context(), http.MethodPost,
@@ -60,8 +60,8 @@ rules:
   - {name: stricter, match: "user:*", windows: [{limit: 50, per: 1m}], shadow: true}
 `
 
-// The questions of a night on call, answered in a real browser: who is throttled and why, which key is
-// busiest, what happened to one; block it and see it blocked; is anything behind?
+// The questions of an operator on call, answered in a real browser: which keys are throttled and why, which key is
+// busiest, what happened to a key; block it and see it blocked; is anything behind?
 func TestPage(t *testing.T) {
 	streamtest.Program(t, "chromium")
 	args := []string{"--rules", testkit.WriteFile(t, "rules.yml", pageRules), "--tokens",
@@ -121,7 +121,7 @@ func TestPage(t *testing.T) {
 	b.wantContrast("overview")
 
 	b.seeShadows()
-	// By keyboard: a key from the search box. A reader may look, and change nothing.
+	// By keyboard: open a key from the search box. A reader may look, and change nothing.
 	b.do(chromedp.Focus(css("#key")), chromedp.SendKeys(css("#key"), "user:42"+kb.Enter))
 	b.see("#windows", "100 of 100")
 	b.see("#history", "throttled")
@@ -155,7 +155,7 @@ func TestPage(t *testing.T) {
 	b.see("h1", "admitted")
 
 	b.seeUnruled()
-	d.spend("ip:203.0.113.9", 3, pageAdmin) // on a slow machine what was counted at first has left
+	d.spend("ip:203.0.113.9", 3, pageAdmin) // on a slow machine the first counts have left the window
 	b.blockNetwork()
 	d.spend("user:9", 100, pageAdmin)
 	b.do(chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile))
@@ -168,7 +168,7 @@ func TestPage(t *testing.T) {
 	b.wantContrast("phone")
 	b.do(chromedp.EmulateViewport(1360, 900))
 
-	// The server goes, and comes back at the same address.
+	// The server stops, and starts again at the same address.
 	if code := d.interrupt(); code != 0 || strings.Contains(d.text(), "cut off") {
 		t.Errorf("with the page open the server ended with %d: %s", code, d.text())
 	}
@@ -181,7 +181,7 @@ func TestPage(t *testing.T) {
 	b.quiet("401", "404", "ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE", "429")
 }
 
-// seeShadows chooses by keyboard what shadow rules would do, and then the keys of one rule.
+// seeShadows opens by keyboard what shadow rules would do, and then the keys of one rule.
 func (b *browser) seeShadows() {
 	b.t.Helper()
 	b.do(chromedp.Focus(css("input[value=enforced]")), chromedp.SendKeys(css("input[value=enforced]"), kb.ArrowRight))
@@ -199,7 +199,7 @@ func (b *browser) seeShadows() {
 	b.see("#trend", "one point a minute")
 }
 
-// seeUnruled looks at a key that nothing limits: the page says so, and offers only what does something.
+// seeUnruled opens a key that nothing limits: the page says so, and offers only actions that have an effect.
 func (b *browser) seeUnruled() {
 	b.t.Helper()
 	b.do(chromedp.Navigate(b.base + "/#/key/nobody:1"))
@@ -213,7 +213,7 @@ func (b *browser) seeUnruled() {
 	b.see("#windows", "0 of 100")
 }
 
-// blockNetwork gives a key more, and blocks a network; each question says first what would change.
+// blockNetwork raises the limit of a key, and blocks a network; each dialog first shows what would change.
 func (b *browser) blockNetwork() {
 	b.t.Helper()
 	b.press("#setlimit")
@@ -238,7 +238,7 @@ func (b *browser) blockNetwork() {
 	b.see("#windows", "0 of 100")
 }
 
-// The page of a server whose Redis goes says so, and what on_error decided meanwhile.
+// The page of a server without Redis shows the outage, and what on_error decided meanwhile.
 func TestPageWhileRedisIsAway(t *testing.T) {
 	own, port := streamtest.OwnRedis(t), testkit.FreePort(t)
 	d := &devServer{http: port, process: startProgram(t, "serve", "--redis", own.URL(), "--rules",
@@ -266,7 +266,7 @@ func TestPageWhileRedisIsAway(t *testing.T) {
 	b.quiet("ERR_INCOMPLETE_CHUNKED_ENCODING")
 }
 
-// What a key holds is text: no markup in it does anything.
+// A key is shown as text: markup in it has no effect.
 func TestPageShowsKeysAsText(t *testing.T) {
 	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml",
 		"rules:\n  - {name: all, match: \"*\", windows: [{limit: 1, per: 1m}]}\n"))
@@ -286,8 +286,8 @@ func TestPageShowsKeysAsText(t *testing.T) {
 	b.quiet()
 }
 
-// A thousand transitions a second and twenty thousand throttled keys: the page follows, does not freeze and
-// does not grow.
+// A thousand transitions a second and twenty thousand throttled keys: the page keeps up, does not freeze and does not
+// grow.
 func TestPageUnderLoad(t *testing.T) {
 	streamtest.Program(t, "chromium")
 	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml", pageRules))

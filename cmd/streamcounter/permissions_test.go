@@ -26,8 +26,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// leastWindow is long beside what a slow machine takes to fold an event, and
-// short enough for a test to see levels end.
+// leastWindow is long compared with the time in which a slow machine folds an event, and short enough for a test to
+// wait for the end of levels.
 const leastWindow = 1500
 
 // leastRules has a rule for each algorithm; its keys are "algorithm:…".
@@ -54,7 +54,7 @@ func natsAs(t testing.TB, n *streamtest.SecuredNATS, user string) (*nats.Conn, j
 	return nc, js
 }
 
-// heard keeps what a subscriber was told: "state key" → how often.
+// heard holds the messages that a subscriber received: "state key" → how often.
 type heard struct {
 	mu   sync.Mutex
 	seen map[string]int
@@ -78,8 +78,8 @@ func (h *heard) await(t testing.TB, who, state, what string) {
 	h.awaitOr(t, who, state, what, func() {})
 }
 
-// awaitOr does something again each time that two windows have passed in vain: an
-// event that is folded when its aligned window is over throttles nobody.
+// awaitOr repeats an action each time that two windows have passed without success: an event that is folded when its
+// aligned window is over throttles nothing.
 func (h *heard) awaitOr(t testing.TB, who, state, what string, again func()) {
 	t.Helper()
 	last := time.Now()
@@ -99,15 +99,15 @@ func (h *heard) awaitOr(t testing.TB, who, state, what string, again func()) {
 	})
 }
 
-// unseenByDoctor is what the shipped user doctor does not see.
+// unseenByDoctor matches the checks that the user doctor of deploy/ may not make.
 var unseenByDoctor = regexp.MustCompile(
 	`not checked: how often the server syncs|not checked: this user lacks the right, as it could then clear the log`)
 
 var readyAt = regexp.MustCompile(`"msg":"ready".*"http":"([^"]+)"`)
 
-// Each user of deploy/users.acl and deploy/nats-permissions.conf can do its work,
-// with every algorithm, and nobody is refused anything on the way. What a worker does
-// beside (claims, dead letters, gaps) the tests of consumers do as the user work.
+// Each user of deploy/users.acl and deploy/nats-permissions.conf can do its work, with every algorithm, and no
+// command is refused on the way. The tests of consumers cover the other work of a worker (claims, dead letters, gaps)
+// with the user work.
 func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	ctx := t.Context()
 	secured, natsServer := streamtest.NewSecuredRedis(t), streamtest.NewSecuredNATS(t)
@@ -128,7 +128,7 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 			t.Fatalf("append as producer: exit code %d\n%s%s", code, out, errs)
 		}
 	}
-	if err := stream.CheckMeta(ctx, work, keys); err != nil { // a producer may not make the prefix
+	if err := stream.CheckMeta(ctx, work, keys); err != nil { // a producer may not create the prefix
 		t.Fatal(err)
 	}
 	workers := []*process{}
@@ -152,14 +152,14 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	testkit.Must(t, nc.Flush())
 	_, alertsJS := natsAs(t, natsServer, "alerts")
 	_, sinksJS := natsAs(t, natsServer, "sinks")
-	for _, filter := range []string{"", "sc.alert.>"} { // the request's subject is another
+	for _, filter := range []string{"", "sc.alert.>"} { // the request has another subject
 		if _, err := alertsJS.CreateOrUpdateConsumer(ctx, "SC_ALERTS",
 			jetstream.ConsumerConfig{Durable: "pager", FilterSubject: filter,
 				AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	pager, err := alertsJS.Consumer(ctx, "SC_ALERTS", "pager") // as one that comes back finds it
+	pager, err := alertsJS.Consumer(ctx, "SC_ALERTS", "pager") // as a consumer that reconnects finds it
 	testkit.Must(t, err)
 	paging, err := pager.Consume(func(m jetstream.Msg) {
 		alerted.take(m.Data())
@@ -170,11 +170,11 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	testkit.Must(t, err)
 	defer paging.Stop()
 
-	// sinks: a webhook and an Alertmanager, which both take everything.
+	// sinks: a webhook and an Alertmanager, which both accept everything.
 	var delivered heard
 	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		var body struct{ Data json.RawMessage }
-		_ = json.NewDecoder(r.Body).Decode(&body) // of Alertmanager it is a list
+		_ = json.NewDecoder(r.Body).Decode(&body) // for Alertmanager it is a list
 		delivered.take(body.Data)
 	}))
 	defer hook.Close()
@@ -197,7 +197,7 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	alerted.await(t, "the alert consumer", "raised", "pushed")
 	delivered.await(t, "the webhook", "raised", "pushed")
 
-	// serve: checks, charged and denied; events; the list; a look and a reset.
+	// serve: checks, charged and denied; events; the list; a read and a reset.
 	ask := func() {
 		for _, a := range windows.Algorithms {
 			key := url.QueryEscape(a + ":asked")
@@ -250,13 +250,13 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	testkit.Must(t, err)
 	defer following.Stop()
 
-	// Other rules for keys that stand at a level, then the end of all levels.
+	// Other rules for keys that have a level, then the end of all levels.
 	rewrite(t, rules, leastRules(12))
 	later.await(t, "a later subscriber", "released", "late")
 	alerted.await(t, "the alert consumer", "cleared", "late")
 	delivered.await(t, "the webhook", "cleared", "late")
 
-	// One that starts again, as after a gap, takes its consumer away.
+	// A subscriber that starts again, as after a gap, deletes its consumer.
 	fetched, err := js.OrderedConsumer(ctx, "SC_THROTTLE",
 		jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy})
 	testkit.Must(t, err)
@@ -283,7 +283,7 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 			t.Errorf("a process was refused something:\n%s", text)
 		}
 	}
-	// doctor: it sees all of it, and everybody has the rights they need.
+	// doctor: it can read everything here, and all users have the rights that they need.
 	code, report, text := runDoctor(t, "--redis", secured.As("doctor"), "--nats", natsServer.As("doctor"))
 	if code != 1 || strings.Contains(unseenByDoctor.ReplaceAllString(text, ""), "not checked") {
 		t.Errorf("doctor: exit code %d, want 1 for a Redis that keeps nothing\n%s", code, text)
@@ -303,7 +303,7 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	}
 }
 
-// On Redis no user can do another's work, or look where it has no business.
+// On Redis no user can do another's work, or read data that it does not need.
 func TestTheShippedRedisUsersCanDoNoMore(t *testing.T) {
 	secured := streamtest.NewSecuredRedis(t)
 	operator := streamtest.Connect(t, secured.As("operator"))
@@ -354,13 +354,14 @@ func TestTheShippedRedisUsersCanDoNoMore(t *testing.T) {
 					t.Errorf("%s: %v, want NOPERM", text, err)
 				}
 			}
-			// A script is no way around it.
+			// A script does not get around this.
 			if err := c.Do(ctx, "EVAL", "return redis.call('FLUSHALL')", "0").Err(); err == nil {
 				t.Error("a script may flush everything")
 			}
 		})
 	}
-	// What is shipped lets nobody in: not without a name, and not without a password of yours.
+	// With the files of deploy/ nobody can log in: not without a name, and not without a password that the operator
+	// has set.
 	if err := streamtest.Connect(t, secured.URL()).Ping(ctx).Err(); err == nil ||
 		!strings.HasPrefix(err.Error(), "NOAUTH") {
 		t.Errorf("without a name: %v, want NOAUTH", err)
@@ -370,7 +371,7 @@ func TestTheShippedRedisUsersCanDoNoMore(t *testing.T) {
 	}
 }
 
-// On NATS as well.
+// The same on NATS.
 func TestTheShippedNATSUsersCanDoNoMore(t *testing.T) {
 	server := streamtest.NewSecuredNATS(t)
 	if _, err := nats.Connect(server.URL()); err == nil {
@@ -414,12 +415,12 @@ func TestTheShippedNATSUsersCanDoNoMore(t *testing.T) {
 						_, err = nc.SubscribeSync(subject)
 					}
 					if err == nil {
-						err = nc.Flush() // the answer stands behind the server's look at it
+						err = nc.Flush() // the answer comes after the server has checked the operation
 					}
 					testkit.Must(t, err)
 					said := server.Violations()
 					if want == publish && user != "relay" && user != "sinks" {
-						subject = strings.Replace(subject, "$JS.API.", "sc.API.", 1) // as the accounts map it
+						subject = strings.Replace(subject, "$JS.API.", "sc.API.", 1) // as the accounts map the subject
 					}
 					if len(said) == 0 || !strings.Contains(said[len(said)-1], want) ||
 						!strings.Contains(said[len(said)-1], fmt.Sprintf("Subject %q", subject)) {

@@ -24,8 +24,8 @@ rules:
 `
 )
 
-// The pictures of the docs, as make pictures takes them: the page's view of an address that is throttled
-// while the shipped log is appended, 50 lines a second.
+// The pictures of the docs, as `make pictures` takes them: the page's view of an address that is throttled while
+// lines of the log are appended, 50 a second.
 func TestPictures(t *testing.T) {
 	dir := os.Getenv("STREAMCOUNTER_TEST_PICTURES")
 	if dir == "" {

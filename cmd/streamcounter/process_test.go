@@ -21,16 +21,15 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// TestMain lets the test binary stand in for the program itself, so that tests
-// can start it as processes and kill them.
+// TestMain lets the test binary act as the program, so that tests can start it as processes and kill them.
 func TestMain(m *testing.M) {
 	if os.Getenv("TEST_BINARY_IS_STREAMCOUNTER") == "1" {
 		main()
 		return
 	}
 	for name, value := range map[string]string{
-		"STREAMCOUNTER_GRPC":          "127.0.0.1:0", // processes that no test asks over gRPC would all want one port
-		"STREAMCOUNTER_CHECK_TIMEOUT": "5s",          // a busy machine: what the tests ask is answered by Redis
+		"STREAMCOUNTER_GRPC":          "127.0.0.1:0", // otherwise all processes would want the same port
+		"STREAMCOUNTER_CHECK_TIMEOUT": "5s",          // for busy machines: Redis must answer the requests of the tests
 	} {
 		if err := os.Setenv(name, value); err != nil {
 			panic(err)
@@ -47,7 +46,7 @@ type process struct {
 	cmd   *exec.Cmd
 	done  chan struct{}
 	err   error
-	lines chan struct{} // poked at each line of output
+	lines chan struct{} // gets a signal at each line of output
 }
 
 func (p *process) text() string { return p.String() }
@@ -62,8 +61,7 @@ func (p *process) Write(b []byte) (int, error) {
 	return p.Log.Write(b)
 }
 
-// programEnv is the environment without what only tests read, which the program
-// would warn of.
+// programEnv returns the environment without the variables of the tests, about which the program would warn.
 func programEnv() []string {
 	ours := func(line string) bool { return strings.HasPrefix(line, "STREAMCOUNTER_TEST_") }
 	return append(slices.DeleteFunc(os.Environ(), ours), "TEST_BINARY_IS_STREAMCOUNTER=1")
@@ -109,7 +107,7 @@ func (p *process) until(text string) {
 	}
 }
 
-// interrupt ends it cleanly and gives its exit code.
+// interrupt ends the program cleanly and returns its exit code.
 func (p *process) interrupt() int {
 	p.t.Helper()
 	testkit.Must(p.t, p.cmd.Process.Signal(syscall.SIGINT))
@@ -121,8 +119,8 @@ func (p *process) interrupt() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// runProgram runs a command to its end with an input. It does so in this process: a start takes a second with the
-// race detector, and there are hundreds.
+// runProgram runs a command to its end with an input. It does so in this process: with the race detector a start
+// takes a second, and there are hundreds.
 func runProgram(t testing.TB, stdin string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -48,7 +48,7 @@ func runQuickstart(t *testing.T, job string, want []string) {
 	testkit.Must(t, err)
 	blocks := quickstartBlock.FindAllStringSubmatch(string(page), -1)
 	var d *devServer
-	here := func(text string) string { // the ports of this test in place of dev's own
+	here := func(text string) string { // the ports of this test in place of dev's
 		return strings.NewReplacer(":8080", fmt.Sprintf(":%d", d.http), ":16379", fmt.Sprintf(":%d", d.redis), ":9090",
 			fmt.Sprintf(":%d", port)).Replace(text)
 	}

@@ -7,8 +7,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
-// ratelimitName is the command, and the program's own name in the image that stands in for
-// envoyproxy/ratelimit.
+// ratelimitName is the name of the command, and of the program in the image that replaces envoyproxy/ratelimit.
 const ratelimitName = "ratelimit"
 
 func newRatelimit() *cobra.Command {
@@ -27,7 +26,7 @@ of envoyproxy/ratelimit. Without --nats nothing is published.`,
     CONFIG_GRPC_XDS_NODE_ID=envoy-ratelimit REDIS_SOCKET_TYPE=tcp REDIS_URL=redis:6379 streamcounter ratelimit`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			parts := serveParts
-			if c.NATS.URL != "" { // then it publishes too
+			if c.NATS.URL != "" { // with NATS it publishes too
 				parts = devParts
 			}
 			return runNode(cmd, c, node.Role{Parts: parts, RateLimit: true})

@@ -29,13 +29,13 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// rateLimit is the program by the name that Envoy Gateway calls it by.
+// rateLimit is the program under the name by which Envoy Gateway calls it.
 type rateLimit struct {
 	*process
 	prefix string
 }
 
-// startRateLimit runs it with variables, on ports of its own.
+// startRateLimit runs the program with variables, on free ports.
 func startRateLimit(t *testing.T, variables map[string]string) *rateLimit {
 	t.Helper()
 	r := &rateLimit{prefix: streamtest.Prefix(t)}
@@ -52,7 +52,7 @@ func startRateLimit(t *testing.T, variables map[string]string) *rateLimit {
 	return r
 }
 
-// at is where a part listens, as the log says.
+// at returns the address of a server of the program, from its log.
 func (r *rateLimit) at(part string) string {
 	r.t.Helper()
 	r.until(`"msg":"ready"`)
@@ -78,7 +78,7 @@ func (r *rateLimit) get(part, path string) (int, string) {
 	return request(r.t, "GET", "http://"+r.at(part)+path, "")
 }
 
-// warnings are those of the log, without what is said of Redis's settings.
+// warnings returns the warnings of the log, except those about Redis's settings.
 func (r *rateLimit) warnings() (list []string) {
 	for line := range strings.Lines(r.text()) {
 		if strings.Contains(line, `"WARN"`) && !strings.Contains(line, `"check":"redis.`) {
@@ -88,8 +88,8 @@ func (r *rateLimit) warnings() (list []string) {
 	return list
 }
 
-// gateway is a domain as Envoy Gateway's translator makes it: a route, and below it a rule
-// that tells clients apart, with a limit of its own for one.
+// gateway returns a domain as Envoy Gateway's translator makes it: a route, and below it a rule that distinguishes
+// clients, with a separate limit for one client.
 func gateway(each, vip uint32) *rlsconf.RateLimitConfig {
 	rule := func(value string, n uint32) *rlsconf.RateLimitDescriptor {
 		return &rlsconf.RateLimitDescriptor{Key: "rule-0-match-0", Value: value,
@@ -106,9 +106,9 @@ func gatewayRequest(client string) *rlsv3.RateLimitRequest {
 			{Key: "rule-0-match-0", Value: client}}}}}
 }
 
-// Envoy Gateway's environment, through TLS: the program starts before its control plane, limits
-// change under load without an error, a bad one is refused with the reason and the old stay, the
-// control plane goes and comes back.
+// Envoy Gateway's environment, over TLS. The program starts before its control plane. Limits change under load
+// without an error. Wrong limits are refused with the reason, and the old ones stay. The control plane stops and
+// comes back.
 func TestEnvoyGateway(t *testing.T) {
 	ours := streamtest.NewAuthority(t)
 	cert, key := ours.Issue("envoy-gateway")
@@ -203,7 +203,7 @@ func TestEnvoyGateway(t *testing.T) {
 	health(`OK, but refused: resource "default/eg/http": descriptors[0].descriptors[1].rate_limit: unit`, "SERVING", 1)
 	want("b", ok, ok, ok, ok, ok, ok, ok, ok, ok, over)
 	plane.Stop()
-	newer := streamtest.NewAuthority(t) // of all certificates
+	newer := streamtest.NewAuthority(t) // for all certificates
 	newer.IssueTo("envoy-rate-limit", mine, mineKey)
 	authority, err := os.ReadFile(newer.CA)
 	testkit.Must(t, err)
@@ -216,7 +216,7 @@ func TestEnvoyGateway(t *testing.T) {
 	plane.Set("7", gateway(3, 5))
 	plane.Start()
 	plane.Acked("7")
-	ours = newer // of the program's port too
+	ours = newer // for the program's server too
 	health("OK", "SERVING", 0)
 	want("d", ok, ok, ok, over)
 	cancel()
@@ -224,7 +224,7 @@ func TestEnvoyGateway(t *testing.T) {
 	r.afterwards()
 }
 
-// afterwards looks at what stands beside decisions.
+// afterwards checks what the program provides beside decisions.
 func (r *rateLimit) afterwards() {
 	t := r.t
 	t.Helper()
@@ -246,7 +246,7 @@ func (r *rateLimit) afterwards() {
 			t.Errorf("/json, request %d: %d %s, want %d", i+1, got, body, code)
 		}
 	}
-	// Nobody reads what would be published, so nothing is kept for him.
+	// Nobody reads the messages that would be published, so nothing is stored for them.
 	keys, err := stream.NewKeys(r.prefix, stream.DefaultPartitions)
 	testkit.Must(t, err)
 	redis := streamtest.Connect(t, streamtest.Redis(t))
@@ -266,7 +266,7 @@ func (r *rateLimit) afterwards() {
 	}
 }
 
-// Nothing accepts connections before the first limits, where a start without them is not asked for.
+// The program accepts no connections before the first limits, unless a start without limits is requested.
 func TestNothingIsServedBeforeLimits(t *testing.T) {
 	plane := xds.New(t, nil)
 	port := testkit.FreePort(t)
@@ -287,7 +287,7 @@ func TestNothingIsServedBeforeLimits(t *testing.T) {
 	}
 }
 
-// Limits of files where the variables say, and the modes and names that movers have.
+// Limits come from the files that the variables name, with the modes and names of users who migrate.
 func TestRateLimitOfFiles(t *testing.T) {
 	root := t.TempDir()
 	dir := filepath.Join(root, "ratelimit", "config")
@@ -327,7 +327,7 @@ func TestRateLimitOfFiles(t *testing.T) {
 	}
 }
 
-// What cannot be as asked for ends the start, and names the variable.
+// A variable that cannot have its effect here ends the start, and the error names it.
 func TestRateLimitRefuses(t *testing.T) {
 	for variable, c := range map[string][2]string{
 		"BACKEND_TYPE":     {"memcache", `BACKEND_TYPE is "memcache": limits are counted in Redis alone`},
@@ -351,7 +351,7 @@ func TestRateLimitRefuses(t *testing.T) {
 	}
 }
 
-// Redis as envoyproxy/ratelimit is told of it.
+// Redis is configured with the variables of envoyproxy/ratelimit.
 func TestRateLimitRedis(t *testing.T) {
 	for _, c := range []struct {
 		url, kind, socket, auth, tls string

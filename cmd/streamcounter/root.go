@@ -6,8 +6,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
-// newRoot builds the command tree. cobra, because its help, completion and
-// flags are what people know from other tools.
+// newRoot builds the command tree. It uses cobra, because people know its help, completion and flags from other
+// tools.
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "streamcounter",
@@ -37,8 +37,8 @@ flag's name in capitals. The flag wins.`,
 	return root
 }
 
-// finish gives a command, and all below it, what every command has: a look at its arguments, and its help where it
-// does nothing by itself.
+// finish adds to a command, and to all below it, what every command has: a check of its arguments, and help if it
+// does nothing without a subcommand.
 func finish(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		finish(sub)
@@ -53,7 +53,8 @@ func finish(cmd *cobra.Command) {
 	cmd.Args = checkArguments
 }
 
-// helpOf shows the help of the command that args name. cobra's own ends with 0 where there is none.
+// helpOf shows the help of the command that args name. cobra's own help command exits with 0 if there is no such
+// command.
 func helpOf(cmd *cobra.Command, args []string) error {
 	of, rest, err := cmd.Root().Find(args)
 	if err != nil {

@@ -25,7 +25,7 @@ const wordedRules = `rules:
     windows: [{limit: 5000, per: 1h}]
 `
 
-// Which keys of a list fall under which rule; bad lines are named and stop nothing.
+// The output shows which keys of a list match which rule. Bad lines are reported, and the other lines are still read.
 func TestRulesCheckKeys(t *testing.T) {
 	file := testkit.WriteFile(t, "rules.yml", wordedRules)
 	long := strings.Repeat("x", 3<<20)
@@ -62,7 +62,7 @@ func TestRulesCheckKeys(t *testing.T) {
 	}
 }
 
-// 0 the same, 1 they differ, 2 error.
+// The exit code is 0 if the rules are the same, 1 if they differ, 2 after an error.
 func TestRulesDiff(t *testing.T) {
 	old := testkit.WriteFile(t, "old.yml", wordedRules)
 	same := testkit.WriteFile(t, "same.yml", "# a comment\n"+strings.Replace(wordedRules, "per: 1h", "per: 60m", 1))
@@ -98,7 +98,7 @@ func TestRulesDiff(t *testing.T) {
 	}
 }
 
-// docs/rules.md shows what the commands print for the files that it shows.
+// docs/rules.md shows the output of the commands for the files that it shows.
 func TestRulesAreDocumentedInWords(t *testing.T) {
 	text, err := os.ReadFile("../../docs/rules.md")
 	testkit.Must(t, err)
@@ -119,7 +119,7 @@ func TestRulesAreDocumentedInWords(t *testing.T) {
 	}
 }
 
-// shows says whether a page has a line, which it may cut with " …".
+// shows reports whether a page has a line. The page may cut the line with " …".
 func shows(page, line string) bool {
 	for l := range strings.Lines(page) {
 		start, cut := strings.CutSuffix(strings.TrimSpace(l), " …")

@@ -10,7 +10,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// exitDiffer is the exit code of rules diff where the rules are not the same.
+// exitDiffer is the exit code of rules diff if the rules differ.
 const exitDiffer = 1
 
 func newRulesDiff() *cobra.Command {

@@ -26,7 +26,7 @@ type ruleKeys struct {
 	Keys   []string `json:"keys"`
 }
 
-// keysByRule says which keys of a list fall under which rule.
+// keysByRule holds the keys of a list by the rule that matches them.
 type keysByRule struct {
 	Rules    []*ruleKeys `json:"rules"`   // in the order of the rules
 	NoRule   []string    `json:"no_rule"` // keys that no rule decides; a shadow may watch them
@@ -52,7 +52,7 @@ func newKeysByRule(rules *windows.Rules) *keysByRule {
 	return k
 }
 
-// add takes one line of the list. Blank lines are passed over.
+// add takes one line of the list. Blank lines are skipped.
 func (k *keysByRule) add(n int, line string) {
 	key := strings.TrimSuffix(line, "\r")
 	if key == "" || k.seen[key] {
@@ -129,8 +129,8 @@ func (k *keysByRule) print(out io.Writer) error {
 	return w.Flush()
 }
 
-// shortLines reads lines and leaves out what no key has room for, so that a long line is one
-// bad line and no error of the whole list.
+// shortLines reads lines and drops the part of a line that is too long for any key. So a long line is one bad line,
+// and not an error of the whole list.
 type shortLines struct {
 	in   io.Reader
 	have int // bytes of the line

@@ -29,8 +29,8 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 2}
 `
 
-// What producers append and what Envoy asks for is one count under one limit:
-// the workers know by the key what the server knows by the descriptor.
+// Events of producers and requests of Envoy are one count under one limit: the workers find by the key the same limit
+// that the server finds by the descriptor.
 func TestLimitsOfEnvoy(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "edge.yaml")

@@ -7,8 +7,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
-// serveParts answer checks. With --nats the page and histories also show decisions and alerts. Read work.go next, and
-// internal/node/run.go for what each process has besides.
+// serveParts are the parts that answer checks. With --nats, the page and histories also show decisions and alerts.
+// Read work.go next, and internal/node/run.go for the parts that every process has.
 var serveParts = []node.Part{node.OptionalNATS, node.Checks, node.Page}
 
 func newServe() *cobra.Command {
@@ -35,7 +35,7 @@ func runNode(cmd *cobra.Command, c *settings.Config, r node.Role) error {
 	return node.Run(cmd.Context(), nodeConfig(cmd, c), r)
 }
 
-// nodeConfig is what a process has of its command.
+// nodeConfig returns what a process gets from its command.
 func nodeConfig(cmd *cobra.Command, c *settings.Config) node.Config {
 	b := thisBuild()
 	return node.Config{Command: cmd.Name(), Build: node.Build{Version: b.Version, Commit: b.Commit, Go: b.Go},

@@ -13,7 +13,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// sinks check says what a file means or where it is wrong, sinks test what the endpoint answers, and dev delivers.
+// sinks check describes a file or names its mistake, sinks test prints the endpoint's answer, and dev delivers
+// alerts.
 func TestSinksCommands(t *testing.T) {
 	var status atomic.Int64
 	var calls atomic.Int64

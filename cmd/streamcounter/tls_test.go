@@ -16,8 +16,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// Redis that is spoken to by TLS alone asks for a certificate, as it does by
-// default where it has TLS.
+// A Redis that accepts only TLS requires a client certificate, as it does by default with TLS.
 func TestRedisOverTLS(t *testing.T) {
 	ours, others := streamtest.NewAuthority(t), streamtest.NewAuthority(t)
 	cert, key := ours.Issue("redis")
@@ -66,7 +65,7 @@ func TestRedisOverTLS(t *testing.T) {
 	}
 }
 
-// A master that Sentinel tells of, all of it by TLS.
+// Sentinel names the master; all connections use TLS.
 func TestSentinelOverTLS(t *testing.T) {
 	ours := streamtest.NewAuthority(t)
 	cert, key := ours.Issue("redis")
@@ -91,7 +90,7 @@ func TestSentinelOverTLS(t *testing.T) {
 	}
 }
 
-// secureNATS is a server with TLS, an account, and whatever else a test gives it.
+// secureNATS is a server with TLS, an account, and other options of the test.
 func secureNATS(t *testing.T, a *streamtest.Authority, change func(*natsserver.Options)) (url string) {
 	t.Helper()
 	cert, key := a.Issue("nats")
@@ -117,8 +116,8 @@ func newSeed(t *testing.T, make func() (nkeys.KeyPair, error)) (pair nkeys.KeyPa
 	return pair, public, string(text)
 }
 
-// wantNATS proves that a command with these arguments is let in: doctor finds
-// JetStream, and a worker makes its streams.
+// wantNATS proves that a command with these arguments is accepted: doctor finds JetStream, and a worker creates its
+// streams.
 func wantNATS(t *testing.T, good bool, name string, args ...string) {
 	t.Helper()
 	code, out, errs := runProgram(t, "", append([]string{"doctor", "--redis", streamtest.Redis(t), "--prefix", "sc"},

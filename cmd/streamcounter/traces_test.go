@@ -36,7 +36,7 @@ const callersSpan = "00f067aa0ba902b7"
 
 func traceparent(trace string) string { return "00-" + trace + "-" + callersSpan + "-01" }
 
-// callService asks the rate limit service at a port for one value, in a trace.
+// callService sends one value to the rate limit service at a port, in a trace.
 func callService(t *testing.T, port int, trace, value string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "traceparent",
@@ -56,7 +56,7 @@ type traced struct {
 	grpc      int // port
 }
 
-// ask sends a request in a trace, and reads its answer to the end.
+// ask sends a request in a trace, and reads the whole answer.
 func (x *traced) ask(t *testing.T, trace, method, path, body string) {
 	t.Helper()
 	request, err := http.NewRequest(method, fmt.Sprintf("http://127.0.0.1:%d%s", x.http, path), strings.NewReader(body))
@@ -69,7 +69,8 @@ func (x *traced) ask(t *testing.T, trace, method, path, body string) {
 	testkit.Must(t, resp.Body.Close())
 }
 
-// chain expects spans of a trace, each below the one before, the first below the caller's; it gives the last.
+// chain expects spans of a trace, each below the one before, the first below the caller's span. It returns the last
+// one.
 func (x *traced) chain(t *testing.T, trace string, names ...string) (last string) {
 	t.Helper()
 	last = callersSpan
@@ -94,8 +95,8 @@ func TestTraces(t *testing.T) {
 	t.Run("follow the conventions", x.followTheConventions)
 }
 
-// A check over HTTP and one over gRPC go on with the trace of their caller: a span of the server, and
-// below it one of the script call in Redis.
+// A check over HTTP and one over gRPC continue the trace of their caller: a span of the server, and below it a span
+// of the script call in Redis.
 func (x *traced) ofChecks(t *testing.T) {
 	const overHTTP, overGRPC = "0af7651916cd43dd8448eb211c80319c", "4bf92f3577b34da6a3ce929d0e0e4736"
 	x.ask(t, overHTTP, "POST", "/v1/check", `{"key": "user:1"}`)
@@ -112,22 +113,22 @@ func (x *traced) ofChecks(t *testing.T) {
 	defer resp.Body.Close()
 	metrics, err := io.ReadAll(resp.Body)
 	testkit.Must(t, err)
-	// A bucket that both fell into has the later of the two.
+	// If both checks are in one bucket, it has the later trace.
 	exemplar := func(trace string) bool { return strings.Contains(string(metrics), `# {trace_id="`+trace+`"}`) }
 	if !exemplar(overHTTP) && !exemplar(overGRPC) {
 		t.Errorf("no exemplar with trace %s or %s in the metrics", overHTTP, overGRPC)
 	}
 }
 
-// An event's trace goes on to the decision that it caused: over HTTP, or with the field traceparent of XADD,
-// through the fold to what is published, whose subscribers are handed it.
+// An event's trace continues to the decision that the event caused: from HTTP, or from the field traceparent of XADD,
+// through the fold to the published message, in which subscribers receive it.
 func (x *traced) ofEvents(t *testing.T) {
 	nc := streamtest.ConnectNATS(t, fmt.Sprintf("nats://127.0.0.1:%d", x.nats))
 	decisions, err := nc.SubscribeSync("sc.throttle.>")
 	testkit.Must(t, err)
 	testkit.Must(t, nc.Flush())
 
-	// One after the other, so that none is folded with another.
+	// One event after the other, so that they are not folded together.
 	published := func(key string) string {
 		t.Helper()
 		m, err := decisions.NextMsg(20 * time.Second)
@@ -151,7 +152,7 @@ func (x *traced) ofEvents(t *testing.T) {
 	}
 	add("event:2", traceparent(byXADD))
 	heard[byXADD] = published("event:2")
-	add("event:3", "00-"+byXADD+"-zz-01") // what is no trace context is no reason to leave an event out
+	add("event:3", "00-"+byXADD+"-zz-01") // an event with a wrong trace context is not left out
 	if got := published("event:3"); got != "" {
 		t.Errorf("a decision without a trace came with %q", got)
 	}
@@ -166,7 +167,7 @@ func (x *traced) ofEvents(t *testing.T) {
 	}
 }
 
-// What the environment asks for wrongly ends the start.
+// Wrong variables for traces end the start.
 func TestBadTraceVariables(t *testing.T) {
 	for name, value := range map[string]string{"OTEL_TRACES_EXPORTER": "zipkin",
 		"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"} {
@@ -182,7 +183,7 @@ func TestBadTraceVariables(t *testing.T) {
 }
 
 // Spans have the names and attributes of OpenTelemetry's semantic conventions, of the version that their schema URL
-// names, and no span holds a counted key, whatever was asked for it and however it went.
+// names. No span contains a counted key, whatever the request and its outcome.
 func (x *traced) followTheConventions(t *testing.T) {
 	const key = "recognisable@example.com"
 	rdb := streamtest.Connect(t, fmt.Sprintf("redis://127.0.0.1:%d", x.redis))
@@ -219,12 +220,12 @@ func (x *traced) followTheConventions(t *testing.T) {
 				"messaging.destination.name=SC_THROTTLE messaging.destination.template=sc.throttle.all.{key} " +
 				"messaging.message.id="},
 	} {
-		trace := fmt.Sprintf("%032x", i+1) // each in a trace of its own
+		trace := fmt.Sprintf("%032x", i+1) // each in a separate trace
 		x.ask(t, trace, c.method, c.path, c.body)
 		have := attributesOf(x.collector.Span(trace, c.span))
 		for want := range strings.FieldsSeq(c.attributes) {
 			name, value, _ := strings.Cut(want, "=")
-			if have[name] != value { // empty: there is none
+			if have[name] != value { // empty: the attribute is missing
 				t.Errorf("%s %s: the span %q has %s=%q, want %q", c.method, c.path, c.span, name, have[name], value)
 			}
 		}

@@ -12,11 +12,11 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// version is that of the next release, which CHANGELOG.md describes.
+// version is the version of the next release, which CHANGELOG.md describes.
 const version = "0.1.0"
 
-// commit is set by the build of the image (-ldflags -X), whose source has no
-// repository; elsewhere the go command records it.
+// commit is set by the build of the image (-ldflags -X), because its source has no repository. In other builds the go
+// command records the commit.
 var commit = ""
 
 // build is what `version --json` prints.

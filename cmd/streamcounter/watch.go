@@ -92,18 +92,19 @@ func runWatch(cmd *cobra.Command, c *settings.Config, rule string, asJSON bool) 
 	}
 }
 
-// watcher prints what arrives. Safe to use from several goroutines.
+// watcher prints the messages that arrive. It is safe to use from several goroutines.
 type watcher struct {
 	out, messages io.Writer
 	server, rule  string
 	asJSON        bool
 
 	mu        sync.Mutex
-	throttled int  // keys, while decisions of before are read
-	all       bool // they are read
+	throttled int  // number of throttled keys, while earlier decisions are read
+	all       bool // all earlier decisions are read
 }
 
-// decision prints a throttle decision, and after the last of those made before that it is connected.
+// decision prints a throttle decision. After the last decision that was stored before the connection, it also prints
+// that it is connected.
 func (w *watcher) decision(m jetstream.Msg) {
 	w.show(m)
 	w.mu.Lock()
@@ -120,7 +121,7 @@ func (w *watcher) decision(m jetstream.Msg) {
 	}
 }
 
-// connected tells a user who sees nothing yet that nothing has happened, or that his rule may have another name.
+// connected tells a user who sees nothing yet that nothing has happened, or that the rule may have another name.
 func (w *watcher) connected() {
 	w.all = true
 	fmt.Fprintf(w.messages, "connected to %s: %d throttled, waiting\n", w.server, w.throttled)
@@ -144,7 +145,7 @@ func (w *watcher) show(m jetstream.Msg) {
 	printTransition(w.out, t)
 }
 
-// orderedConsumer waits for the stream: the first worker makes it.
+// orderedConsumer waits for the stream: the first worker creates it.
 func orderedConsumer(ctx context.Context, messages io.Writer, js jetstream.JetStream, name string,
 	config jetstream.OrderedConsumerConfig) (jetstream.Consumer, error) {
 	for told := false; ; told = true {
@@ -164,7 +165,8 @@ func orderedConsumer(ctx context.Context, messages io.Writer, js jetstream.JetSt
 	}
 }
 
-// printTransition prints one line, and none for an alert of 100 %: the throttle decision says the same.
+// printTransition prints one line. It prints nothing for an alert of 100 %, because the throttle decision says the
+// same.
 func printTransition(w io.Writer, t api.Transition) {
 	if !t.IsThrottle() && t.Level == api.LevelThrottled {
 		return
@@ -201,8 +203,8 @@ func printTransition(w io.Writer, t api.Transition) {
 	fmt.Fprintln(w, inForceText(t.InForce))
 }
 
-// blockLasts says until when a block is in effect. The decision of one that ends later than in a day, or not at all, is
-// renewed each day, and outlasts its until by an hour.
+// blockLasts returns until when a block is in effect. If a block ends more than a day later, or never, its decision
+// is renewed each day, and outlasts its until by an hour.
 func blockLasts(t api.Transition) string {
 	if t.ExpiresMs-t.UntilMs >= time.Hour.Milliseconds() {
 		return "for more than a day, or until it is cleared"

@@ -9,7 +9,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// What watch says when it has read what was decided before: else nobody knows whether it works.
+// watch prints a line when it has read the earlier decisions: otherwise the user would not know whether it works.
 func TestWatchSaysThatItWaits(t *testing.T) {
 	d := startDev(t)
 	nats := fmt.Sprintf("nats://127.0.0.1:%d", d.nats)

@@ -7,7 +7,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
-// workParts count events, and publish and deliver what follows from them.
+// workParts are the parts that count events, and publish and deliver decisions and alerts.
 var workParts = []node.Part{node.NATS, node.Workers, node.Sinks}
 
 func newWork() *cobra.Command {

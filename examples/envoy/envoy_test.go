@@ -19,8 +19,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// Envoy's configuration decodes and validates as Envoy's own messages, and each
-// descriptor that it makes falls under one of the limits beside it.
+// Envoy's configuration can be decoded and validated as Envoy's own messages, and each of its descriptors matches one
+// of the limits beside it.
 func TestTheConfigurationsFitTogether(t *testing.T) {
 	text, err := os.ReadFile("envoy.yaml")
 	testkit.Must(t, err)
@@ -62,7 +62,7 @@ func TestTheConfigurationsFitTogether(t *testing.T) {
 	}
 }
 
-// descriptorOf makes the descriptor that Envoy makes by a list of actions.
+// descriptorOf returns the descriptor that Envoy makes from a list of actions.
 func descriptorOf(t *testing.T, made *routev3.RateLimit) *commonv3.RateLimitDescriptor {
 	d := &commonv3.RateLimitDescriptor{}
 	for _, a := range made.Actions {

@@ -1,11 +1,12 @@
-// A gRPC service behind the interceptors, limited by the x-api-key of its callers
-// or else by their address. It asks streamcounter over HTTP; client.New around client/grpc does
+// A gRPC service behind the interceptors. Its callers are limited by their x-api-key, or by their address if they
+// have none. It calls streamcounter over HTTP; client.New around client/grpc does so over gRPC. With `streamcounter
+// dev` running:
 // so over gRPC. With `streamcounter dev` running:
 //
 //	go run ./examples/grpc
 //	grpcurl -plaintext -H 'x-api-key: 42' 127.0.0.1:9091 grpc.health.v1.Health/Check
 //
-// The hundred-and-first call within 10 s ends with ResourceExhausted.
+// The 101st call within 10 s ends with ResourceExhausted.
 package main
 
 import (
@@ -77,5 +78,5 @@ func run(ctx context.Context, listen, server string, ready func(net.Addr)) error
 	if err := s.Serve(l); !errors.Is(err, grpc.ErrServerStopped) {
 		return err
 	}
-	return nil // stopped, at once maybe
+	return nil // it was stopped, maybe before it served
 }

@@ -1,10 +1,10 @@
-// A worker that passes over the jobs of throttled keys, and asks nobody for it:
-// the guard hears of decisions over NATS. With `streamcounter dev` running:
+// A worker that skips the jobs of throttled keys without a request for each job: the guard receives decisions over
+// NATS. With `streamcounter dev` running:
 //
 //	go run ./examples/guard user:1 user:2
 //	curl 'http://127.0.0.1:8080/v1/check?key=user:1&cost=100'
 //
-// The jobs of user:1 wait from then on for ten seconds; those of user:2 go on.
+// The jobs of user:1 then wait for ten seconds; those of user:2 go on.
 package main
 
 import (
@@ -63,7 +63,7 @@ func run(ctx context.Context, natsURL, prefix string, keys []string, tick <-chan
 	defer cancel()
 	for {
 		select {
-		case err := <-ended: // nil where ctx has ended
+		case err := <-ended: // nil if ctx has ended
 			return err
 		case <-tick:
 			for _, key := range keys {

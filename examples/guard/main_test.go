@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
 
-// A throttled key's jobs wait, and another's do not.
+// The jobs of a throttled key wait, and those of another key do not.
 func TestJobsOfThrottledKeysWait(t *testing.T) {
 	url, prefix := streamtest.NATS(t), streamtest.Prefix(t)
 	nc, err := nats.Connect(url)

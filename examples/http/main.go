@@ -6,7 +6,7 @@
 //		curl -s -o /dev/null -w '%{http_code}\n' -H 'X-Api-Key: 42' http://127.0.0.1:9090/
 //	done | sort | uniq -c
 //
-// 100 are served, as the rule for user:* says, and 20 are told when to come back.
+// 100 requests are served, as the rule for user:* allows, and 20 are answered with the time to try again.
 package main
 
 import (
@@ -45,7 +45,7 @@ func main() {
 }
 
 func run(ctx context.Context, listen, server, natsURL string, instances int, ready func(net.Addr)) error {
-	// When streamcounter is away, this process goes on alone with its share of each limit.
+	// If streamcounter does not answer, this process goes on alone with its share of each limit.
 	limiter, err := client.Dial(server, client.Config{Policy: client.Local, Instances: instances,
 		OnFallback: func(p client.Policy, why error) {
 			slog.Warn("streamcounter did not answer", "policy", p, "error", why)

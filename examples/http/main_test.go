@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
 
-// It serves, tells callers their limits, and leaves health checks alone.
+// The service answers, reports limits to its callers, and does not limit health checks.
 func TestService(t *testing.T) {
 	asked := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

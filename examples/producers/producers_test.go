@@ -23,15 +23,15 @@ import (
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
 
-// Keys whose partition is easily got wrong: braces of all kinds, CRC-32 above
-// 2^31, and more than ASCII.
+// Keys whose partition is often computed wrongly: braces of all kinds, CRC-32 above 2^31, and characters beyond
+// ASCII.
 var appended = map[string]int64{
 	"user:42": 3, "{tenant1}:a": 1, "{tenant1}:b": 1_000_000_000, "{}:a": 2, "a{}b": 2, "a{": 1, "a}b{c": 4,
 	"}{x}": 5, "{{x}}": 6, "{a}{b}": 7,
 	"ключ": 8, "x{é}y": 9, "/a/b?c=d": 10, "a": 11, "ip:2001:db8::/64": 12,
 }
 
-// publishNothing stands in for NATS.
+// publishNothing replaces NATS.
 type publishNothing struct{}
 
 func (publishNothing) Publish(context.Context, []api.Transition, int) error { return nil }
@@ -63,7 +63,7 @@ func TestProducers(t *testing.T) {
 				t.Fatalf("%v: %s", err, out)
 			}
 
-			// As they stand in the log: each in its partition, for as long as the retention.
+			// As they are in the log: each in its partition, for as long as the retention.
 			got := map[string]int64{}
 			for _, p := range keys.All() {
 				entries, err := c.XRange(t.Context(), keys.Events(p), "-", "+").Result()
@@ -89,7 +89,7 @@ func TestProducers(t *testing.T) {
 			}
 			counted(t, c, keys, want)
 
-			// A stream that is none, and nobody there: an error, and a code that says so.
+			// The key is not a stream, or no server answers: an error, with an exit code.
 			testkit.Must(t, c.Set(t.Context(), keys.Events(keys.Partition("a")), "none", 0).Err())
 			if out, err := run(c.Options().Addr, keys.Prefix, "7"); err == nil || !strings.Contains(out, "WRONGTYPE") {
 				t.Errorf("refused: %v, %s", err, out)
@@ -101,7 +101,7 @@ func TestProducers(t *testing.T) {
 	}
 }
 
-// counted lets a worker fold what there is, and holds the counts against it.
+// counted lets a worker fold all events, and checks the counts.
 func counted(t *testing.T, c *redis.Client, keys *stream.Keys, want map[string]int64) {
 	t.Helper()
 	rules, err := windows.NewRules([]*windows.Rule{{Name: "any", Match: "*",

@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
 
-// start runs a program until the test ends, and gives how to end it before.
+// start runs a program until the test ends, and returns a function that ends it before.
 func start(t *testing.T, env []string, name string, args ...string) (process *os.Process, stop func(),
 	said *testkit.Log) {
 	t.Helper()
@@ -48,18 +48,18 @@ func start(t *testing.T, env []string, name string, args ...string) (process *os
 	return cmd.Process, stop, said
 }
 
-// site is a backend behind a proxy that asks a real streamcounter.
+// site is a backend behind a proxy that calls a real streamcounter.
 type site struct {
 	t     *testing.T
-	port  map[string]string // port in the example → the test's own
-	reach atomic.Int64      // requests that came to the backend
-	token atomic.Bool       // a token came to the backend
+	port  map[string]string // port in the example → port of the test
+	reach atomic.Int64      // requests that reached the backend
+	token atomic.Bool       // a token reached the backend
 	away  func()            // ends streamcounter
 	asked *os.Process       // streamcounter
 	log   *testkit.Log      // of streamcounter
 }
 
-// The proxy has a token with the scope.
+// newSite gives the proxy a token with the scope.
 func newSite(t *testing.T, scope string) *site {
 	t.Helper()
 	s := &site{t: t, port: map[string]string{"8000": fmt.Sprint(testkit.FreePort(t)),
@@ -85,7 +85,7 @@ func newSite(t *testing.T, scope string) *site {
 	return s
 }
 
-// answers waits until somebody listens.
+// answers waits until a server listens.
 func (s *site) answers(port, path string) {
 	s.t.Helper()
 	streamtest.Eventually(s.t, 30*time.Second, "port "+port+" answers", func() (bool, string) {
@@ -98,7 +98,7 @@ func (s *site) answers(port, path string) {
 	})
 }
 
-// configure gives an example with the test's ports and token in it.
+// configure returns an example with the test's ports and token in it.
 func (s *site) configure(name string) string {
 	s.t.Helper()
 	b, err := os.ReadFile(name)
@@ -114,7 +114,7 @@ func (s *site) configure(name string) string {
 	return path
 }
 
-// get asks through the proxy, from an address of this machine's own network.
+// get sends a request through the proxy, from an address of this machine's own network.
 func (s *site) get(from, path string, headers ...string) *http.Response {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), "GET", "http://127.0.0.1:"+s.port["8000"]+path, nil)
@@ -139,8 +139,7 @@ func (s *site) get(from, path string, headers ...string) *http.Response {
 	return resp
 }
 
-// limits proves that five requests of an address pass and no more, whatever the
-// sixth claims to be.
+// limits proves that exactly five requests of an address pass, whatever the sixth claims to be.
 func (s *site) limits() {
 	s.t.Helper()
 	for i := range 5 {
@@ -168,7 +167,7 @@ func (s *site) limits() {
 	}
 }
 
-// answersWithout proves what clients get, and how soon, while streamcounter hangs and when it is away.
+// answersWithout proves what clients get, and how soon, while streamcounter hangs and while it is down.
 func (s *site) answersWithout(hangs, away int) {
 	s.t.Helper()
 	ask := func(what string, want int) {
@@ -179,21 +178,21 @@ func (s *site) answersWithout(hangs, away int) {
 		}
 	}
 	testkit.Must(s.t, streamtest.Suspend(s.asked))
-	s.t.Cleanup(func() { _ = streamtest.Resume(s.asked) }) // before it is stopped, which it would not notice
+	s.t.Cleanup(func() { _ = streamtest.Resume(s.asked) }) // before the stop: a frozen process does not react
 	ask("hangs", hangs)
 	testkit.Must(s.t, streamtest.Resume(s.asked))
 	s.away()
 	ask("is away", away)
 }
 
-// throughNginx puts the example before a site.
+// throughNginx puts the nginx example in front of a site.
 func throughNginx(t *testing.T, scope string) *site {
 	t.Helper()
 	bin := streamtest.Program(t, "nginx")
 	s := newSite(t, scope)
 	dir := t.TempDir()
 	main := filepath.Join(dir, "nginx.conf")
-	// What a distribution's nginx.conf has around it, and paths that anybody may write.
+	// The frame of a distribution's nginx.conf, and paths that everybody may write.
 	text := "daemon off;\nworker_processes 1;\nerror_log stderr;\npid nginx.pid;\nevents {}\nhttp {\naccess_log off;\n"
 	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
 		text += kind + "_temp_path " + filepath.Join(dir, kind) + ";\n"
@@ -201,7 +200,7 @@ func throughNginx(t *testing.T, scope string) *site {
 	if err := os.WriteFile(main, []byte(text+"include "+s.configure("nginx.conf")+";\n}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if os.Geteuid() == 0 { // its worker gives up root's rights, and must still reach its files
+	if os.Geteuid() == 0 { // its worker runs without root's rights, and must still reach its files
 		testkit.Must(t, os.Chmod(dir, 0o755))
 	}
 	start(t, nil, bin, "-p", dir, "-c", main, "-e", "stderr")
@@ -217,7 +216,7 @@ func throughNginx(t *testing.T, scope string) *site {
 
 func TestNginx(t *testing.T) {
 	t.Run("a token", func(t *testing.T) { testNginx(t, throughNginx(t, "check")) })
-	// One wrong scope must not throttle every customer, and the log says what is wrong, once.
+	// One wrong scope must not throttle every customer. The reason is logged once.
 	t.Run("a token for something else", func(t *testing.T) {
 		s := throughNginx(t, "append")
 		for range 7 {
@@ -238,7 +237,7 @@ func testNginx(t *testing.T, s *site) {
 		resp.Header.Get("RateLimit") != `"web-1h";r=4;t=3600` {
 		t.Errorf("the backend's own 403: %s %v", resp.Status, resp.Header)
 	}
-	// As much as nginx takes: an error of the check would let it pass.
+	// As long as nginx allows: an error of the check would let the request pass.
 	long := []string{}
 	for i := range 4 {
 		long = append(long, fmt.Sprintf("X-Long-%d: %s", i, strings.Repeat("x", 8000)))
@@ -272,8 +271,8 @@ func TestCaddy(t *testing.T) {
 	s.answersWithout(504, 502)
 }
 
-// Debian has no Traefik: its files are read as YAML. It asks for what there is, by an entry point of its own that has
-// timeouts, as forwardAuth has none to set.
+// Debian has no Traefik, so its files are read as YAML. They call paths that exist, over a separate entry point that
+// has timeouts, because forwardAuth has no timeout to set.
 func TestTraefikAsksForWhatThereIs(t *testing.T) {
 	var file struct {
 		HTTP struct {

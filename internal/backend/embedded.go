@@ -20,10 +20,10 @@ import (
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
-// Ports of the servers that dev embeds, which a real one beside them does not use.
+// Ports of the servers that dev embeds. They differ from the defaults, so that real servers can run beside them.
 const DevRedisPort, DevNATSPort = 16379, 14222
 
-// besideDev is a hint for a command that found no server where its flag says by default: dev has other ports.
+// besideDev returns a hint for a command that found no server at the default of its flag: dev uses other ports.
 func besideDev(flag, target string) string {
 	def := settings.New()
 	switch {
@@ -37,8 +37,8 @@ func besideDev(flag, target string) string {
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// StartRedis runs an embedded Redis on a port of 127.0.0.1 (0: any): miniredis, the well-kept one in Go. Its
-// keys expire only as its clock is pushed, so a ticker pushes it.
+// StartRedis runs an embedded Redis on a port of 127.0.0.1 (0: any). It is miniredis, a well maintained one in Go.
+// Its keys expire only when its clock is moved forward, so a ticker does that.
 func StartRedis(port int) (addr string, stop func(), err error) {
 	m := miniredis.NewMiniRedis()
 	if err := m.StartAddr(loopback(port)); err != nil {
@@ -48,8 +48,8 @@ func StartRedis(port int) (addr string, stop func(), err error) {
 		m.Close()
 		return "", nil, fmt.Errorf("the embedded Redis: %w", err)
 	}
-	// redis-cli asks for COMMAND DOCS when it is given its commands through a
-	// pipe, and dies of what miniredis answers; an error makes it do without.
+	// redis-cli sends COMMAND DOCS when it reads its commands from a pipe, and crashes on the answer of miniredis.
+	// After an error it works without that answer.
 	m.Server().SetPreHook(func(c *miniserver.Peer, cmd string, args ...string) bool {
 		if !strings.EqualFold(cmd, "COMMAND") {
 			return false
@@ -80,11 +80,10 @@ func StartRedis(port int) (addr string, stop func(), err error) {
 	}, nil
 }
 
-// StartNATS runs an embedded NATS server with JetStream in dir, or in a
-// temporary directory that it removes when it stops. Two servers in one
-// directory would destroy each other's streams, so it is locked.
+// StartNATS runs an embedded NATS server with JetStream in dir, or in a temporary directory that it removes when it
+// stops. Two servers in one directory would destroy each other's streams, so the directory is locked.
 func StartNATS(port int, dir string, log *slog.Logger) (url string, stop func(), err error) {
-	// The server would only say that it is not ready; ask for the port first.
+	// The server would only report that it is not ready, so check the port first.
 	l, err := net.Listen("tcp", loopback(port))
 	if err != nil {
 		return "", nil, settings.PortTaken("nats", loopback(port), err)

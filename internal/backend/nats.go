@@ -17,10 +17,10 @@ import (
 
 var subjectToken = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
-// ownInbox has replies sent to _INBOX.<user>, where the URL names a user, so
-// that permissions can keep each from what others are sent; deploy/nats-permissions.conf
-// does. It lies within _INBOX.>, which is what others allow. A user without a
-// password is a token (nats://TOKEN@HOST), and subjects are no place for one.
+// ownInbox makes replies go to _INBOX.<user> if the URL names a user, so that permissions can stop one user from
+// reading the replies of another; deploy/nats-permissions.conf does this. The subject is within _INBOX.>, which other
+// permissions usually allow. A user without a password is a token (nats://TOKEN@HOST), and a token must not be in a
+// subject.
 func ownInbox(target string) nats.Option {
 	first, _, _ := strings.Cut(target, ",")
 	u, err := url.Parse(first)
@@ -33,14 +33,13 @@ func ownInbox(target string) nats.Option {
 	return nats.CustomInboxPrefix("_INBOX." + u.User.Username())
 }
 
-// ConnectNATS connects with what proves who we are and who the server is, read
-// from files: a credentials file or a seed, and TLS. Files are read again at
-// each connection. Every command connects by it.
+// ConnectNATS connects with the credentials and the TLS configuration of the settings, which are read from files: a
+// credentials file or a seed, and TLS files. The files are read again at each connection. Every command uses it.
 func ConnectNATS(c settings.NATS, conn natsconn.Config, more ...nats.Option) (*nats.Conn, error) {
 	list := append([]nats.Option{ownInbox(conn.URL)}, more...)
 	if path := c.Creds; path != "" {
 		list = append(list, nats.UserCredentials(path))
-		if _, err := os.Stat(path); err != nil { // or the server would only say "authorization violation"
+		if _, err := os.Stat(path); err != nil { // otherwise the server would only say "authorization violation"
 			return nil, settings.Blame("nats-creds", err)
 		}
 	}
@@ -69,7 +68,7 @@ func ConnectNATS(c settings.NATS, conn natsconn.Config, more ...nats.Option) (*n
 	return nc, err
 }
 
-// NATSUnreachable is the error of a command that needs NATS at once, where ConnectNATS failed with err.
+// NATSUnreachable is the error of a command that needs NATS at once, after ConnectNATS failed with err.
 func NATSUnreachable(target string, err error) error {
 	return settings.Blame("nats", fmt.Errorf("no NATS answers at %s: %w%s", redact.URL(target), redact.Error(err),
 		besideDev("nats", target)))

@@ -6,7 +6,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Replies of a user with a password go to an inbox of that user; a token stands in no subject.
+// Replies to a user with a password go to an inbox of that user; a token is never part of a subject.
 func TestOwnInbox(t *testing.T) {
 	for target, want := range map[string]string{
 		"nats://worker:pw@h:4222": "_INBOX.worker", "nats://worker:pw@a,nats://worker:pw@b": "_INBOX.worker",

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// probeTimeout bounds each step of looking at who answers in place of a NATS server.
+// probeTimeout bounds each step of finding out which server answers instead of a NATS server.
 const probeTimeout = 500 * time.Millisecond
 
-// noNATS tells that another kind of server answers at one of the URLs of --nats, and
-// which, or nil. A NATS server speaks first; others are asked. Only a server that
-// speaks no TLS from the start is looked at.
+// noNATS returns an error if another kind of server answers at one of the URLs of --nats, and names that kind;
+// otherwise nil. A NATS server sends first; to other servers noNATS sends a request. It checks only URLs without TLS
+// from the start.
 func noNATS(target string) error {
 	for one := range strings.SplitSeq(target, ",") {
 		if !strings.Contains(one, "://") {
@@ -36,8 +36,8 @@ func noNATS(target string) error {
 	return nil
 }
 
-// firstWords gives what a server says first, if need be after a line that Redis and
-// HTTP servers answer; nothing where it is silent or not there.
+// firstWords returns the first bytes that a server sends, if necessary after a line that Redis and HTTP servers
+// answer. It returns nothing if the server sends nothing or cannot be reached.
 func firstWords(addr string) []byte {
 	c, err := net.DialTimeout("tcp", addr, probeTimeout)
 	if err != nil {

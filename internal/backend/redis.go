@@ -1,5 +1,5 @@
 // Package backend connects to the Redis and the NATS of --redis and --nats, or starts them embedded. redis.go and
-// target.go are of Redis, nats.go and natsprobe.go of NATS; embedded.go has the servers.
+// target.go are for Redis, nats.go and natsprobe.go for NATS; embedded.go has the embedded servers.
 package backend
 
 import (
@@ -19,11 +19,10 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// ConnectRedis opens the clients that a --redis value asks for, and proves that
-// a server answers. Neither retries by itself: where a reply was lost, a retry
-// would append or charge twice. A client connects when it is used, so a command
-// that reads no streams has no connections of the blocking one. partitions is how many
-// streams may be read at the same time.
+// ConnectRedis opens the clients for a --redis value, and checks that a server answers. Neither client retries: if a
+// reply was lost, a retry would append or charge twice. A client connects when it is first used, so a command that
+// reads no streams has no connections of the blocking client. partitions is how many streams may be read at the same
+// time.
 func ConnectRedis(ctx context.Context, target string, files settings.ClientFiles, partitions int) (short,
 	blocking redis.UniversalClient, err error) {
 	opts, err := RedisOptions(target, files)
@@ -38,8 +37,8 @@ func ConnectRedis(ctx context.Context, target string, files settings.ClientFiles
 	return short, openRedisClient(&forBlocking), nil
 }
 
-// DialRedis opens one client, of what RedisOptions made of target, and proves that a server answers. If that is a node
-// of a Cluster, the client is of the whole Cluster, and opts say so.
+// DialRedis opens one client with opts, which RedisOptions made from target, and checks that a server answers. If the
+// server is a node of a Cluster, the client is for the whole Cluster, and opts are changed accordingly.
 func DialRedis(ctx context.Context, target string, opts *redis.UniversalOptions) (redis.UniversalClient, error) {
 	c := openRedisClient(opts)
 	ping, cancel := context.WithTimeout(ctx, 3*time.Second)
@@ -58,13 +57,13 @@ func DialRedis(ctx context.Context, target string, opts *redis.UniversalOptions)
 	return c, nil
 }
 
-// isClusterNode asks the server for its mode. Every user may send HELLO, whatever its rights.
+// isClusterNode reads the server's mode. Every user may send HELLO, whatever their rights.
 func isClusterNode(ctx context.Context, c redis.UniversalClient) bool {
 	hello := redis.NewMapStringInterfaceCmd(ctx, "HELLO")
 	return c.Process(ctx, hello) == nil && hello.Val()["mode"] == "cluster"
 }
 
-// openRedisClient makes a client whose replies are bounded, on every connection.
+// openRedisClient returns a client that bounds the replies on every connection.
 func openRedisClient(o *redis.UniversalOptions) redis.UniversalClient {
 	dial := redis.NewDialer(&redis.Options{DialTimeout: o.DialTimeout, TLSConfig: o.TLSConfig})
 	guarded := *o
@@ -82,10 +81,9 @@ func openRedisClient(o *redis.UniversalOptions) redis.UniversalClient {
 	return redis.NewUniversalClient(o)
 }
 
-// blockingReads is how many reads may wait at one server at the same time: one
-// of events and one of outboxes, and on a Cluster, where a command may touch one
-// slot only, as many for each partition; all of them can lie on one node. The
-// map of slots needs a connection now and then too.
+// blockingReads is how many reads may wait at one server at the same time: one of events and one of outboxes. On a
+// Cluster, a command may touch only one slot, so there is one of each per partition, and all partitions can be on one
+// node. One more connection is needed now and then to read the map of slots.
 func blockingReads(cluster bool, partitions int) int {
 	if cluster {
 		return 2*partitions + 1
@@ -93,11 +91,11 @@ func blockingReads(cluster bool, partitions int) int {
 	return 2
 }
 
-// redisLog takes what go-redis would print and logs it for who looks closely:
-// each failure is also an error of a command, which is logged where it matters.
-type redisLog struct{ atomic.Pointer[slog.Logger] } // nil: nowhere
+// redisLog logs the messages of go-redis at level debug: each failure is also the error of a command, which is logged
+// where it matters.
+type redisLog struct{ atomic.Pointer[slog.Logger] } // nil: nothing is logged
 
-// RedisLog is where the messages of go-redis go, which has one log for the whole process.
+// RedisLog receives the messages of go-redis, which has one log for the whole process.
 var RedisLog redisLog
 
 // Printf implements the logger of go-redis.

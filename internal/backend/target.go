@@ -16,8 +16,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
-// RedisOptions reads a --redis value, and adds the files of TLS. A URL without TLS is refused beside them: whoever gave
-// them means to have it.
+// RedisOptions reads a --redis value, and adds the TLS files. If there are TLS files, it refuses a URL without TLS,
+// because the user expects TLS.
 func RedisOptions(target string, files settings.ClientFiles) (*redis.UniversalOptions, error) {
 	o, err := readTarget(target)
 	if err != nil || !files.Given() {
@@ -33,14 +33,14 @@ func RedisOptions(target string, files settings.ClientFiles) (*redis.UniversalOp
 func readTarget(target string) (*redis.UniversalOptions, error) {
 	o := &redis.UniversalOptions{
 		MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
-		DialTimeout: 2 * time.Second, DialerRetries: 1, // we try again ourselves, and say so
+		DialTimeout: 2 * time.Second, DialerRetries: 1, // we try again ourselves, and log it
 		ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second,
-		PoolSize: 10 * runtime.GOMAXPROCS(0), PipelinePoolSize: 10, // at each node, where there are several
+		PoolSize: 10 * runtime.GOMAXPROCS(0), PipelinePoolSize: 10, // per node, if there are several
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 	scheme, rest, _ := strings.Cut(target, "://")
 	if scheme == "redis+sentinel" || scheme == "rediss+sentinel" {
-		if scheme == "rediss+sentinel" { // Sentinel and Redis alike; each connection checks the name it dialed
+		if scheme == "rediss+sentinel" { // for Sentinel and Redis; each connection checks the name that it dialed
 			o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
 		}
 		if at := strings.LastIndexByte(rest, '@'); at >= 0 {
@@ -72,8 +72,8 @@ func readTarget(target string) (*redis.UniversalOptions, error) {
 	return o, nil
 }
 
-// unreadable says what is wrong with a URL that go-redis cannot read, without
-// quoting any of it as go-redis does.
+// unreadable returns what is wrong with a URL that go-redis cannot read. Unlike the error of go-redis, it quotes
+// nothing of the URL.
 func unreadable(part string) error {
 	u, err := url.Parse(part)
 	switch {

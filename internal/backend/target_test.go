@@ -9,7 +9,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
-// FuzzTargets: a target is read or refused, and no message has its password.
+// FuzzTargets: a target is read or refused, and no message contains its password.
 func FuzzTargets(f *testing.F) {
 	for _, s := range [][4]string{
 		{"redis://", "user", "hunter2", "10.0.0.1:6379/0"}, {"rediss://", "", "pa/ss", "host"},
@@ -24,10 +24,10 @@ func FuzzTargets(f *testing.F) {
 		f.Add(s[0], s[1], s[2], s[3])
 	}
 	f.Fuzz(func(t *testing.T, scheme, user, password, rest string) {
-		// Long enough not to be a part of anything else that is said.
+		// Long enough not to be a part of other text in the message.
 		secret := "s3cr3t" + password + "s3cr3t"
 		if strings.Contains(rest, "@") {
-			return // all before it would be a password
+			return // everything before it would be a password
 		}
 		target := scheme + user + ":" + secret + "@" + rest
 		says := redact.URL(target)

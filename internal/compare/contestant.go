@@ -14,13 +14,13 @@ import (
 const (
 	InProcess = "in-process"
 	GCRA      = "gcra"
-	Oracle    = "oracle" // always there, never picked
+	Oracle    = "oracle" // always included, never selected
 )
 
-// Names are the algorithms that can be picked.
+// Names returns the algorithms that can be selected.
 func Names() []string { return append(slices.Clone(windows.Algorithms), InProcess, GCRA) }
 
-// CheckNames says which of the names is unknown, and which there are.
+// CheckNames returns an error that names the unknown algorithm, and lists the known ones.
 func CheckNames(names []string) error {
 	for i, name := range names {
 		if !slices.Contains(Names(), name) {
@@ -33,7 +33,7 @@ func CheckNames(names []string) error {
 	return nil
 }
 
-// NeedRedis reports whether any of the names counts in Redis; none stand for all.
+// NeedRedis reports whether any of the names counts in Redis; no names means all.
 func NeedRedis(names []string) bool {
 	return len(names) == 0 || slices.ContainsFunc(names, func(n string) bool {
 		return slices.Contains(
@@ -41,12 +41,12 @@ func NeedRedis(names []string) bool {
 	})
 }
 
-// checker is what is asked of a counters.Counter.
+// checker is the part of a counters.Counter that is used here.
 type checker interface {
 	Check(ctx context.Context, asks []counters.Request) (counters.Verdict, error)
 }
 
-// contestant is one algorithm on its way through the trace.
+// contestant is one algorithm that replays the trace.
 type contestant struct {
 	name   string
 	kind   Kind
@@ -55,7 +55,7 @@ type contestant struct {
 	tally  *tally
 
 	at      int    // how many requests it has answered
-	reached []bool // its verdicts on those not yet compared with the oracle
+	reached []bool // its verdicts that are not yet compared with the oracle
 }
 
 // clock is a contestant's time, in ms: the trace's, moved by shift.
@@ -63,7 +63,7 @@ type clock struct{ now, shift int64 }
 
 func (c *clock) read() int64 { return c.now }
 
-// byCounter asks a counter by the clock that it was made with.
+// byCounter returns a contestant that asks a counter. c is the clock with which the counter was made.
 func byCounter(name string, kind Kind, counter checker, c *clock, rule *windows.Rule) *contestant {
 	plan := windows.PlanOf(rule)
 	return &contestant{name: name, kind: kind, tally: newTally(rule.Windows),
@@ -79,7 +79,7 @@ func byModel(name string, kind Kind, ws []windows.Window, admit func(Request) bo
 		decide: func(_ context.Context, r Request) (bool, error) { return admit(r), nil }}
 }
 
-// newOracle admits what the definition admits.
+// newOracle returns a contestant that admits exactly what the definition of the windows admits.
 func newOracle(ws []windows.Window) *contestant {
 	t := newTruth(ws)
 	return byModel(Oracle, KindOracle, ws, func(r Request) bool {
@@ -91,15 +91,15 @@ func newOracle(ws []windows.Window) *contestant {
 	})
 }
 
-// RuleOf is the rule that all are asked by, each with its algorithm. The error
-// is what windows says of the windows.
+// RuleOf returns the rule for all contestants, with the given algorithm. The error is that of package windows for
+// these windows.
 func RuleOf(algorithm string, ws []windows.Window) (*windows.Rules, error) {
 	return windows.NewRules([]*windows.Rule{{Name: "compare", Match: "*", Algorithm: algorithm, Windows: ws,
 		Hold: windows.DefaultHold}})
 }
 
-// contestants gives those picked, in the order of Names, and the oracle last.
-// Those in Redis each count under a prefix of their own.
+// contestants returns the selected contestants, in the order of Names, and the oracle last. Each contestant in Redis
+// counts under its own prefix.
 func (r *runner) contestants(ctx context.Context) ([]*contestant, error) {
 	var list []*contestant
 	for i, name := range Names() {
@@ -134,8 +134,8 @@ func (r *runner) contestants(ctx context.Context) ([]*contestant, error) {
 	return append(list, newOracle(r.Windows)), nil
 }
 
-// shift moves a trace that begins near zero, where a window would reach back before all time and 0
-// means "no time given" to the scripts. The edges of the longest window stay where they were.
+// shift returns by how many ms to move a trace that begins near zero. There a window would begin before zero, and 0
+// means "no time given" to the scripts. The edges of the longest window stay at the same requests.
 func shift(first int64, ws []windows.Window) int64 {
 	var longest int64
 	for _, w := range ws {

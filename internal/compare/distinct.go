@@ -2,8 +2,8 @@ package compare
 
 import "github.com/streamcounter/streamcounter/windows"
 
-// distinct is a window of different values, counted from its definition: a plain map of value to when it was last
-// seen.
+// distinct is a window of different values, counted directly from its definition: a plain map from each value to the
+// time when it was last seen.
 type distinct struct {
 	window windows.Window
 	plan   *windows.Plan               // of this window alone, which says which value is counted
@@ -18,7 +18,7 @@ func newDistinct(w windows.Window) (*distinct, error) {
 	return &distinct{w, rules.PlanOf(rules.List()[0]), map[string]map[string]int64{}}, nil
 }
 
-// value gives what is counted of a request; "": nothing can be.
+// value returns the value of a request that is counted; "": there is none.
 func (d *distinct) value(r Request) string {
 	list, err := d.plan.Values(func(name string) string { return r.Values[name] })
 	if err != nil {
@@ -27,7 +27,7 @@ func (d *distinct) value(r Request) string {
 	return list[0]
 }
 
-// look gives how many values are in the window of a key, and when the first of them leaves. It forgets those that
+// look returns how many values are in the window of a key, and when the first of them leaves. It removes those that
 // have left.
 func (d *distinct) look(key string, ms int64) (used, next int64) {
 	for value, seen := range d.seen[key] {
@@ -43,8 +43,8 @@ func (d *distinct) look(key string, ms int64) (used, next int64) {
 	return used, next
 }
 
-// admitsValues tells whether the windows of values have room for a request, or have its value, and whether it has
-// all values that they count.
+// admitsValues reports whether the windows of values have room for a request, or have its value already, and whether
+// the request has all values that they count.
 func (o *RuleRollout) admitsValues(r Request) (admitted, counted bool) {
 	admitted = true
 	for _, d := range o.distinct {
@@ -60,8 +60,8 @@ func (o *RuleRollout) admitsValues(r Request) (admitted, counted bool) {
 	return admitted, true
 }
 
-// addValues adds the values of a request that was admitted. It gives when a full window has room again; 0: none is
-// full.
+// addValues adds the values of a request that was admitted. It returns when a full window has room again; 0: no
+// window is full.
 func (o *RuleRollout) addValues(r Request, admitted bool) (until int64) {
 	for _, d := range o.distinct {
 		if admitted {

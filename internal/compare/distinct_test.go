@@ -16,7 +16,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// valuesTrace has users and addresses in its requests, and now and then one without a user.
+// valuesTrace returns a trace whose requests have users and addresses; some requests have no user.
 func valuesTrace(n int) Trace {
 	draw, ms := rand.New(rand.NewPCG(7, 0)), int64(start)
 	t := Trace{Name: "values"}
@@ -32,8 +32,8 @@ func valuesTrace(n int) Trace {
 	return t
 }
 
-// The rollout counts values from their definition. The rule's own windows in Redis give the same verdict on each
-// request of a trace, and throttle each key at the same times.
+// The rollout counts values directly from their definition. The rule's own windows in Redis return the same verdict
+// for each request of a trace, and throttle each key at the same times.
 func TestValuesEqualThoseInRedis(t *testing.T) {
 	trace := valuesTrace(600)
 	for _, onDeny := range []windows.OnDeny{windows.OnDenySkip, windows.OnDenyCharge} {
@@ -100,7 +100,7 @@ func throttledInRedis(t *testing.T, c *redis.Client, rules *windows.Rules, trace
 	return out
 }
 
-// A rule says which requests it cannot count, and counts nothing of a field that the trace has not.
+// A rule reports which requests it cannot count, and counts nothing for a field that the trace does not have.
 func TestRequestsWithoutValues(t *testing.T) {
 	rules, err := windows.Parse("rules.yml", []byte(`
 rules:

@@ -12,8 +12,8 @@ import (
 
 var linePlace = regexp.MustCompile(`^x\.txt:[1-9][0-9]*: [^\n]`)
 
-// FuzzReadTrace: a trace is in order and in bounds, and written out it is read
-// as the same; anything else is an error with its line.
+// FuzzReadTrace: a trace is in order and within bounds, and written out it is read as the same trace; every other
+// input is an error with its line.
 func FuzzReadTrace(f *testing.F) {
 	for _, text := range []string{
 		"# when who how much\n\n 10 b\n  5\ta 3 \n10 a 2\n7 c\n", "1000000000000000 a 1", "1000000000000001 a",

@@ -6,12 +6,10 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// gcra is a model of the generic cell rate algorithm (ITU-T I.371), which many
-// limiters are: a request of one unit moves the key's theoretical arrival time
-// by per/limit, and it is admitted while that time is at most a whole window
-// ahead, so that a burst of the limit passes. It keeps one number per key and
-// bounds the rate, not what any window holds: what it admits is what people
-// compare an exact count with.
+// gcra is a model of the generic cell rate algorithm (ITU-T I.371), which many limiters use. A request of one unit
+// moves the key's theoretical arrival time by per/limit. It is admitted while that time is at most a whole window
+// ahead, so that a burst of the limit passes. GCRA keeps one number per key. It bounds the rate, not the number of
+// requests in a window. It is included because people compare an exact count with it.
 type gcra struct {
 	windows []windows.Window
 	// arrival: key → per window, the theoretical arrival time in ms times the
@@ -23,7 +21,7 @@ func newGCRA(ws []windows.Window) *gcra {
 	return &gcra{windows: ws, arrival: map[string][]*big.Int{}}
 }
 
-// admit takes the request if every window conforms, else it changes nothing.
+// admit admits the request if every window conforms; otherwise it changes nothing.
 func (g *gcra) admit(r Request) bool {
 	had := g.arrival[r.Key]
 	next := make([]*big.Int, len(g.windows))

@@ -7,23 +7,23 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// start is when made traces begin, in ms: far from zero, as real times are.
+// start is when generated traces begin, in ms: far from zero, like real times.
 const start = 1_700_000_000_000
 
-// Bounds of the boundary demonstrations. Below the least window the second one
-// would need parts of a millisecond.
+// Bounds of the boundary demonstrations. Below the smallest window, the second demonstration would need fractions of
+// a millisecond.
 const (
 	MaxBoundaryLimit  = 100_000
 	MinBoundaryWindow = 20 * time.Millisecond
 )
 
-// Boundary gives two traces that show what an edge of the clock does to the
-// algorithms that count by it. Each is two bursts of the whole limit.
+// Boundary returns two traces that show how the edge of a window affects algorithms that count by such edges. Each
+// trace has two bursts of the whole limit.
 //
-// In the first they lie a tenth of the window before and after the edge: a fixed
-// window admits both. In the second they lie just before it and nine tenths of a
-// window after it: what estimates from two windows, or lets units drip back, has
-// forgotten most of the first by then, and all of it still counts.
+// In the first trace, the bursts are a tenth of the window before and after the edge: a fixed window admits both. In
+// the second trace, they are just before the edge and nine tenths of a window after it. By then, an algorithm that
+// estimates from two windows, or that refills units over time, has forgotten most of the first burst, although all of
+// it still counts.
 //
 // The window is within the bounds above.
 func Boundary(w windows.Window) []Trace {

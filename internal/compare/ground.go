@@ -14,15 +14,15 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// keepFor is how long keys live if nobody removes them, as after SIGKILL.
+// keepFor is how long keys live if nobody removes them, for example after SIGKILL.
 const keepFor = 24 * time.Hour
 
-// ground is one algorithm's part of the Redis server: its keys, and what the
-// server spent while it was asked.
+// ground is one algorithm's part of the Redis server: its keys, and the CPU time and memory that its requests took.
 //
-// Redis's own clock lets keys expire, and the trace has another: under one that
-// is handed in, counters live for ten minutes or more. A run may take longer, so
-// after each turn the keys are kept: their expiry is put off. The outboxes, which in
+// Keys expire by Redis's own clock, which differs from the time of the trace. With a clock that is passed in,
+// counters live for ten minutes or more. A run may take longer, so after each turn the expiry of the keys is
+// extended. The outboxes, which a relay empties in normal operation, are emptied too, so that the memory is that of
+// the counters.
 // service a relay empties, are emptied too, so that memory is that of counts.
 type ground struct {
 	client  redis.UniversalClient
@@ -38,7 +38,7 @@ type ground struct {
 	memoryBefore int64
 }
 
-// touched is a client that remembers which keys its scripts named.
+// touched is a client that records which keys its scripts used.
 type touched struct {
 	redis.UniversalClient
 	names map[string]struct{}
@@ -74,11 +74,11 @@ func newGround(ctx context.Context, c redis.UniversalClient, prefix string, rule
 	g := &ground{client: c, keys: keys, touched: &touched{c, map[string]struct{}{keys.Meta(): {}}}}
 	g.counter = counters.New(g.touched, keys)
 	g.counter.Now = clock.read
-	// Without it every write would renew expiries, as after a change of the rules.
+	// Otherwise every write would renew expiries, as after a change of the rules.
 	if err := g.counter.RecordRules(ctx, rules); err != nil {
 		return nil, err
 	}
-	// The first check loads the script, which is not the trace's to pay for.
+	// The first check loads the script. The cost of that does not belong to the trace.
 	plan := rules.PlanOf(rules.List()[0])
 	if _, err := g.counter.Check(ctx, []counters.Request{{Plan: plan, Key: "warm-up", Cost: 1}}); err != nil {
 		return nil, err
@@ -105,7 +105,7 @@ func tells[T any](ctx context.Context, c redis.UniversalClient, ask func(context
 	return err == nil, nil
 }
 
-// begin reads the server before a stretch.
+// begin reads the server's CPU time and memory before a stretch of requests.
 func (g *ground) begin(ctx context.Context) (err error) {
 	if g.tellsMemory {
 		if g.memoryBefore, err = measure.Memory(ctx, g.client); err != nil {
@@ -118,7 +118,7 @@ func (g *ground) begin(ctx context.Context) (err error) {
 	return err
 }
 
-// end reads it after, and keeps the keys.
+// end reads them again after the stretch, and extends the expiry of the keys.
 func (g *ground) end(ctx context.Context) error {
 	if g.tellsCPU {
 		now, err := measure.CPU(ctx, g.client)

@@ -17,8 +17,7 @@ import (
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
 
-// exact are the algorithms of Names that admit what the limit allows, no more
-// and no less.
+// exact returns the algorithms of Names that admit exactly what the limit allows.
 func exact() []string {
 	return slices.DeleteFunc(append(lua.Exact(), InProcess, Oracle),
 		func(n string) bool {
@@ -52,12 +51,12 @@ func result(t *testing.T, c *Comparison, name string) Result {
 type Poisson struct {
 	Rate     float64 // requests per second of all keys together, above 0
 	Requests int
-	Keys     int   // they are drawn evenly; at least 1
-	MaxCost  int64 // costs are drawn evenly from 1 to it; at least 1
+	Keys     int   // they are chosen evenly; at least 1
+	MaxCost  int64 // costs are chosen evenly from 1 to this; at least 1
 	Seed     uint64
 }
 
-// Trace draws the requests. The same values give the same trace.
+// Trace generates the requests. The same values generate the same trace.
 func (p Poisson) Trace() Trace {
 	draw := rand.New(rand.NewPCG(p.Seed, 0))
 	t := Trace{Name: fmt.Sprintf("poisson: %g requests per second", p.Rate),

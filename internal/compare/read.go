@@ -15,13 +15,12 @@ import (
 // Bounds of what is read.
 const (
 	maxLine = 1 << 20 // bytes; a log line with a long user agent is far below
-	maxMs   = 1e15    // scripts compute with times, exactly below 2^53
+	maxMs   = 1e15    // scripts calculate with times, which is exact below 2^53
 )
 
-// ReadTrace reads lines of `ms key cost field=value …`; cost is 1 where it is
-// missing, and blank lines and those that begin with # are passed over. valid
-// says what is wrong with a key or a cost. The first line that cannot be read is
-// an error that begins with NAME:LINE.
+// ReadTrace reads lines of `ms key cost field=value …`; a missing cost is 1. It skips blank lines and lines that
+// begin with #. valid returns what is wrong with a key or a cost. The first line that cannot be read is an error that
+// begins with NAME:LINE.
 func ReadTrace(name string, r io.Reader, valid func(key string, cost int64) error) (Trace, error) {
 	t := Trace{Name: "trace " + name}
 	n, err := EachLine(r, func(n int, line string) error {
@@ -75,15 +74,15 @@ func traceLine(line string) (Request, error) {
 	return r, nil
 }
 
-// logLine reads one line of a server's log: when it was, and the request but for its Ms. skip is true for one that
-// holds no request.
+// logLine reads one line of a server's log: its time, and the request without its Ms. skip is true for a line without
+// a request.
 type logLine func(line string) (at time.Time, r Request, skip bool, err error)
 
-// ReadLog reads a log whose times are whole seconds, in any order. A line that
-// cannot be read is counted, told to rejected, and stops nothing.
+// ReadLog reads a log whose times are whole seconds, in any order. A line that cannot be read is counted and passed
+// to rejected, and reading goes on.
 //
-// The requests of one second are spread evenly over it, in their order: all at
-// its beginning would be a burst that never was. The same log gives the same trace.
+// The requests of one second are spread evenly over it, in their order: all at its beginning would be a burst that
+// never happened. The same log always results in the same trace.
 func ReadLog(name string, r io.Reader, parse logLine, rejected func(line int, err error)) (Trace, error) {
 	t := Trace{Name: "log " + name}
 	n, err := EachLine(r, func(n int, line string) error {
@@ -117,8 +116,8 @@ func ReadLog(name string, r io.Reader, parse logLine, rejected func(line int, er
 	return t, inLine(name, n, err)
 }
 
-// EachLine gives each line with its number, from 1, until the first error, and gives the number of the line where it
-// ended.
+// EachLine calls do for each line with its number, from 1, until the first error. It returns the number of the line
+// where it ended.
 func EachLine(r io.Reader, do func(n int, line string) error) (n int, err error) {
 	s := bufio.NewScanner(r)
 	s.Buffer(make([]byte, 64<<10), maxLine)

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// Comparison is one trace through every algorithm. Its JSON is for machines:
-// units stand in the names, and what was not told is null.
+// Comparison is the result of one trace with every algorithm. Its JSON is for machines: the names contain the units,
+// and null means not known.
 type Comparison struct {
 	Trace   TraceInfo    `json:"trace"`
 	Windows []WindowInfo `json:"windows"`
-	Redis   *string      `json:"redis"` // without its password; null where none was asked
+	Redis   *string      `json:"redis"` // without its password; null if none was used
 	// Algorithms are in the order of Names, the oracle last.
 	Algorithms []Result `json:"algorithms"`
 }
 
-// TraceInfo says what the trace was.
+// TraceInfo describes the trace.
 type TraceInfo struct {
 	Name          string `json:"name"`
 	Requests      int    `json:"requests"`
@@ -35,7 +35,7 @@ type WindowInfo struct {
 	WindowMs int64 `json:"window_ms"`
 }
 
-// Kind says what an algorithm is for.
+// Kind says what sort of contestant an algorithm is.
 type Kind string
 
 // The kinds of contestants.
@@ -43,12 +43,12 @@ const (
 	KindRedis     Kind = "redis"      // a rule may name it; it counts in Redis
 	KindInProcess Kind = "in-process" // counters.Local
 	KindBaseline  Kind = "baseline"   // a model that no rule can name
-	KindOracle    Kind = "oracle"     // the truth itself
+	KindOracle    Kind = "oracle"     // the correct result
 )
 
-// Result is what one algorithm did. Over-admitted are requests that it admitted
-// although, with what it had admitted before, some window then held more than
-// its limit; under-admitted are those it denied although every window had room.
+// Result is the result of one algorithm. An over-admitted request was admitted although some window then held more
+// than its limit, counting what this algorithm had admitted before. An under-admitted request was denied although
+// every window had room.
 type Result struct {
 	Algorithm             string   `json:"algorithm"`
 	Kind                  Kind     `json:"kind"`
@@ -64,22 +64,21 @@ type Result struct {
 	FirstOverAdmitted     *moment  `json:"first_over_admitted"`
 	FirstUnderAdmitted    *moment  `json:"first_under_admitted"`
 	RedisCPU              *float64 `json:"redis_cpu_us_per_check"`
-	// BytesPerKey is null also for traces of fewer than minKeysForMemory keys.
+	// BytesPerKey is also null for traces of fewer than minKeysForMemory keys.
 	BytesPerKey *float64 `json:"bytes_per_key"`
 }
 
-// moment is where in the trace something happened first.
+// moment is the time and key at which something first happened in the trace.
 type moment struct {
 	Ms  int64  `json:"ms"`
 	Key string `json:"key"`
 }
 
-// minKeysForMemory is how many keys a trace needs for memory per key: the
-// server's buffers for a connection come and go by some 30 KB, which with fewer
-// keys is as much as what they hold.
+// minKeysForMemory is how many keys a trace needs for a figure of memory per key. The server's buffers for a
+// connection vary by some 30 KB, which is as much as the memory of fewer keys.
 const minKeysForMemory = 1000
 
-// WriteJSON writes one document with all of them.
+// WriteJSON writes one document with all comparisons.
 func WriteJSON(w io.Writer, list []*Comparison) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")

@@ -32,11 +32,11 @@ type RuleRollout struct {
 	Requests int64  `json:"requests"` // of keys that it matches
 	Keys     int    `json:"keys"`
 	Denied   int64  `json:"denied_requests"`
-	// Throttled are the keys that it would have denied or throttled, those with the most denied requests first.
+	// Throttled are the keys that it would have denied or throttled, the keys with the most denied requests first.
 	Throttled  []KeyRollout `json:"throttled"`
-	NotCounted []string     `json:"not_counted"` // parts of the rule that a log cannot tell
+	NotCounted []string     `json:"not_counted"` // parts of the rule that cannot be counted from a log
 
-	plan     *windows.Plan // of the windows that count costs; nil: it has none
+	plan     *windows.Plan // of the windows that count costs; nil: there are none
 	onDeny   windows.OnDeny
 	distinct []*distinct
 	without  map[string]int64 // field → requests that have no value of it, and are not counted
@@ -51,7 +51,7 @@ type KeyRollout struct {
 	Times    []Span `json:"times"` // when it would have been throttled
 }
 
-// Span is one time for which a key is throttled.
+// Span is one period in which a key is throttled.
 type Span struct {
 	FromMs int64 `json:"from_ms"`
 	ToMs   int64 `json:"to_ms"`
@@ -106,7 +106,7 @@ func RollOut(ctx context.Context, rules *windows.Rules, t Trace) (*Rollout, erro
 	return out, nil
 }
 
-// newRuleRollout begins with a rule. fields are those that the trace has values of.
+// newRuleRollout returns an empty RuleRollout for a rule. fields are those of which the trace has values.
 func newRuleRollout(r *windows.Rule, fields map[string]bool) (*RuleRollout, error) {
 	out := &RuleRollout{Rule: r.Name, Shadow: r.Shadow, NotCounted: []string{}, Throttled: []KeyRollout{},
 		onDeny: r.OnDeny, without: map[string]int64{}, keys: map[string]*KeyRollout{}}
@@ -152,7 +152,7 @@ func (o *RuleRollout) ask(ctx context.Context, local *counters.Local, r Request)
 	if !counted {
 		return nil
 	}
-	until := int64(0) // a full window has room again
+	until := int64(0) // when a full window has room again
 	if o.plan != nil {
 		v, err := local.Check(ctx, []counters.Request{{Plan: o.plan, Key: r.Key, Cost: r.Cost, Mode: o.mode(allowed)}})
 		if err != nil {
@@ -173,7 +173,7 @@ func (o *RuleRollout) ask(ctx context.Context, local *counters.Local, r Request)
 	return nil
 }
 
-// mode is how a request counts in the other windows of the rule, whose values admit it or not.
+// mode is how a request counts in the other windows of the rule, depending on whether its values are admitted.
 func (o *RuleRollout) mode(admitted bool) api.Mode {
 	switch {
 	case admitted:
@@ -184,7 +184,7 @@ func (o *RuleRollout) mode(admitted bool) api.Mode {
 	return api.ModeLook
 }
 
-// throttled notes that the key is throttled from ms until then; 0: it is not.
+// throttled records that the key is throttled from ms to until; 0: it is not throttled.
 func (k *KeyRollout) throttled(ms, until int64) {
 	switch last := len(k.Times) - 1; {
 	case until == 0:
@@ -211,7 +211,7 @@ func (o *RuleRollout) finish() {
 	})
 }
 
-// WriteJSON writes it for machines, with each time of each key.
+// WriteJSON writes the rollout for machines, with each period of each key.
 func (o *Rollout) WriteJSON(w io.Writer) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
@@ -221,7 +221,7 @@ func (o *Rollout) WriteJSON(w io.Writer) error {
 // rolloutKeys is how many keys of a rule are written for people.
 const rolloutKeys = 20
 
-// WriteTable writes it for people.
+// WriteTable writes the rollout for people.
 func (o *Rollout) WriteTable(w io.Writer) error {
 	fmt.Fprintf(w, "%s\n%s by %s, from %s to %s\n", o.Trace.Name, count(int64(o.Trace.Requests), "request"),
 		count(int64(o.Trace.Keys), "key"), when(o.Trace.FirstMs), when(o.Trace.LastMs))

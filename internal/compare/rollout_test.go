@@ -10,7 +10,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Who would have been denied and throttled, when and for how long, by each rule as if it alone were enforced.
+// The rollout shows who would have been denied and throttled, when and for how long, by each rule as if only it were
+// enforced.
 func TestRollOut(t *testing.T) {
 	rules, err := windows.Parse("rules.yml", []byte(`
 rules:
@@ -41,11 +42,11 @@ rules:
 		times  map[string][]Span // in seconds
 	}
 	wants := map[string]want{
-		// Used up at 2 s, with room again when the first leaves at 10 s.
+		// The limit is used up at 2 s, with room again when the first request leaves at 10 s.
 		"user": {2, map[string][]Span{"user:1": {{2, 10}, {32, 40}}}},
-		// Used up at 1 s. What is denied does not count: at 30 s the window is empty.
+		// The limit is used up at 1 s. Denied requests do not count: at 30 s the window is empty.
 		"strict": {4, map[string][]Span{"user:1": {{1, 10}, {31, 40}}, "user:2": {{5, 10}}}},
-		"paid":   {1, map[string][]Span{"late:1": {{0, 15}}}}, // what is denied counts
+		"paid":   {1, map[string][]Span{"late:1": {{0, 15}}}}, // denied requests count
 		"job":    {},
 		"unused": {},
 	}

@@ -14,19 +14,19 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Contestants take turns of so many requests, so that a noisy minute of the machine is everybody's.
+// Contestants take turns of this many requests, so that a busy minute of the machine affects all of them.
 const turn = 200
 
 // Config says what to compare.
 type Config struct {
-	// Redis is where windows.Algorithms count; nil if none of them is picked. It
-	// must not retry (see counters.Redis).
+	// Redis is where windows.Algorithms count; nil if none of them is selected. It must not retry (see
+	// counters.Redis).
 	Redis redis.UniversalClient
 	// RedisName says which Redis it is, without its password.
 	RedisName string
-	// Algorithms are the picked ones; none means all of Names.
+	// Algorithms are the selected ones; none means all of Names.
 	Algorithms []string
-	// Windows are those of the one rule that all are asked by.
+	// Windows are those of the one rule that all contestants use.
 	Windows []windows.Window
 	// Progress is called with how many of all checks are done; may be nil.
 	Progress func(done, total int)
@@ -38,9 +38,9 @@ type runner struct {
 	prefix string
 }
 
-// Run asks each algorithm for every request of the trace, at the trace's own
-// times. No request costs more than the smallest limit. Its keys in Redis begin with
-// sc-compare- and chance; it removes them when it ends, however it ends.
+// Run sends every request of the trace to each algorithm, at the trace's own times. No request may cost more than the
+// smallest limit. Its keys in Redis begin with sc-compare- and a random part; Run removes them when it ends, however
+// it ends.
 func Run(ctx context.Context, cfg Config, trace Trace) (_ *Comparison, err error) {
 	if err := CheckNames(cfg.Algorithms); err != nil {
 		return nil, err
@@ -70,12 +70,12 @@ func Run(ctx context.Context, cfg Config, trace Trace) (_ *Comparison, err error
 	return r.comparison(list), nil
 }
 
-// drive lets the contestants take turns until all have answered every request.
+// drive makes the contestants take turns until all have answered every request.
 func (r *runner) drive(ctx context.Context, list []*contestant) error {
 	done, total := 0, len(list)*len(r.trace.Requests)
 	for round := 0; done < total; round++ {
 		for i := range list {
-			c := list[(round+i)%len(list)] // nobody always follows the same one
+			c := list[(round+i)%len(list)] // no contestant always follows the same one
 			before := c.at
 			if err := c.stretch(ctx, r.trace.Requests); err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
@@ -114,8 +114,7 @@ func (c *contestant) stretch(ctx context.Context, requests []Request) error {
 	return ctx.Err()
 }
 
-// judge compares the verdicts of the last stretch with the oracle, outside of
-// what is measured.
+// judge compares the verdicts of the last stretch with the oracle. This is not part of what is measured.
 func (c *contestant) judge(requests []Request) {
 	first := c.at - len(c.reached)
 	for i, admitted := range c.reached {

@@ -23,7 +23,7 @@ func run(t *testing.T, cfg Config, trace Trace) *Comparison {
 	return c
 }
 
-// requests is how many a replay takes: a fifth but in CI.
+// requests returns how many requests a replay has: a fifth of n except in CI.
 func requests(n int) int {
 	if os.Getenv(streamtest.EnvRequire) != "1" {
 		return n / 5
@@ -31,7 +31,7 @@ func requests(n int) int {
 	return n
 }
 
-// right fails where an exact algorithm admitted too much or too little.
+// right fails if an exact algorithm admitted too much or too little.
 func right(t *testing.T, c *Comparison) {
 	t.Helper()
 	want := result(t, c, Oracle)
@@ -47,8 +47,7 @@ func right(t *testing.T, c *Comparison) {
 	}
 }
 
-// The figures that the field's papers and complaints name: 50 per 10 s, and an
-// edge of the clock.
+// The figures that papers and bug reports about rate limiters mention: 50 per 10 s, and an edge of the clock.
 func TestBoundaryAdmits(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		w := window(50, 10*time.Second)
@@ -68,7 +67,7 @@ func TestBoundaryAdmits(t *testing.T) {
 			if r := result(t, got, "sliding-buckets"); r.AdmittedRequests > 50 || r.OverAdmittedRequests != 0 {
 				t.Errorf("%s: sliding-buckets admitted %d of 50", trace.Name, r.AdmittedRequests)
 			}
-			// In the first, the ten units of two seconds come back; in the second, those of nine.
+			// In the first trace, the ten units of two seconds become free; in the second, those of nine seconds.
 			g := result(t, got, GCRA)
 			if want := []int64{60, 95}[i]; g.AdmittedRequests != want || g.OverAdmittedRequests != want-50 ||
 				g.GreatestOvershoot != want-50 || g.UnderAdmittedRequests != 0 {
@@ -101,8 +100,7 @@ func TestExactOnPoisson(t *testing.T) {
 	})
 }
 
-// Times near zero are as good as others: 0 means "no time given" to the
-// scripts, and a window that begins before it cannot be asked for.
+// Times near zero work like others: 0 means "no time given" to the scripts, and a window cannot begin before zero.
 func TestTimesNearZero(t *testing.T) {
 	limits := []windows.Window{window(2, 400*time.Millisecond), window(3, time.Second)}
 	trace := Trace{Name: "near zero"}
@@ -118,8 +116,8 @@ func TestTimesNearZero(t *testing.T) {
 	})
 }
 
-// Redis's own clock must not let a count expire that the trace still needs,
-// however long the run takes; nor may a key stay forever if the run is killed.
+// Redis's own clock must not expire a count that the trace still needs, however long the run takes. And no key may
+// stay forever if the run is killed.
 func TestCountsOutliveRedisClock(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.Redis(t))
 	looked := 0
@@ -175,7 +173,7 @@ func TestLeavesNothing(t *testing.T) {
 	})
 }
 
-// A real Redis tells what a check costs it; an embedded one tells nothing.
+// A real Redis reports the cost of a check; an embedded one reports nothing.
 func TestWhatRedisTells(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		real := strings.HasSuffix(t.Name(), "/redis")

@@ -11,7 +11,7 @@ import (
 var columns = []string{"ALGORITHM", "ADMITTED", "UNITS", "OVER", "UNDER", "OVERSHOOT", "REDIS CPU",
 	"MEMORY/KEY"}
 
-// row words a result for people, column by column.
+// row returns a result for people, column by column.
 func (r Result) row() []string {
 	name := r.Algorithm
 	switch r.Kind {
@@ -34,7 +34,7 @@ func told(x *float64, digits int, unit string) string {
 	return strconv.FormatFloat(*x, 'f', digits, 64) + unit
 }
 
-// heading says what was asked.
+// heading describes the windows and the requests.
 func (c *Comparison) heading() string {
 	var limits []string
 	for _, w := range c.Windows {
@@ -53,7 +53,7 @@ func count(n int64, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// notes are what a reader must know of this trace.
+// notes are what a reader must know about this trace.
 func (c *Comparison) notes() []string {
 	var list []string
 	if n := c.Trace.RejectedLines; n > 0 {
@@ -65,7 +65,7 @@ func (c *Comparison) notes() []string {
 	return list
 }
 
-// footer explains the columns, once for all.
+// footer explains the columns, once for all tables.
 func footer(list []*Comparison) []string {
 	lines := []string{
 		"OVER: admitted, though some window of what this algorithm had admitted then held more than its limit; " +

@@ -4,8 +4,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// tally compares each verdict of one algorithm with the oracle about what that
-// algorithm itself admitted before.
+// tally compares each verdict of one algorithm with a recount of the requests that this algorithm admitted before.
 type tally struct {
 	truth *truth
 	Result

@@ -13,7 +13,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// broken is a counter that admits what it is told to, whatever the limit.
+// broken is a counter that admits what the test says, whatever the limit.
 type broken struct {
 	admits func(n int) bool
 	asked  int
@@ -27,7 +27,7 @@ func (b *broken) Check(_ context.Context, asks []counters.Request) (counters.Ver
 	return counters.Verdict{Allowed: b.admits(b.asked)}, nil
 }
 
-// driven runs a counter of the test's through a trace.
+// driven runs a trace through a counter of the test.
 func driven(t *testing.T, ws []windows.Window, requests []Request, counter checker) Result {
 	t.Helper()
 	rules, err := RuleOf("", ws)
@@ -40,8 +40,8 @@ func driven(t *testing.T, ws []windows.Window, requests []Request, counter check
 	return c.result(1)
 }
 
-// Each algorithm is compared with its own past: what it should not have
-// admitted takes room from what comes after.
+// Each algorithm is compared with its own past: a request that it should not have admitted takes room from later
+// ones.
 func TestOverAndUnder(t *testing.T) {
 	ws := []windows.Window{window(3, 10*time.Second), window(4, time.Minute)}
 	requests := []Request{

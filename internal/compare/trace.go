@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Request is one call: at Ms, in ms since 1970, Key asks for Cost units.
+// Request is one call: at Ms, in ms since 1970, Key requests Cost units.
 type Request struct {
 	Ms     int64
 	Key    string
@@ -13,15 +13,15 @@ type Request struct {
 	Values map[string]string // of the fields that rules count; nil: none
 }
 
-// Trace is what every algorithm is asked.
+// Trace is the requests that every algorithm gets.
 type Trace struct {
-	Name     string    // a title: what it is, or which file it is from
+	Name     string    // a title: what it is, or the file that it is from
 	Requests []Request // in the order of time
-	Sorted   int       // requests that stood after a later one, and were put in order
+	Sorted   int       // requests that came after a later one, and were put in order
 	Rejected int       // lines that could not be read and are not in it
 }
 
-// sort puts the requests in order; those of one time stay as they stood.
+// sort puts the requests in order; requests of the same time keep their order.
 func (t *Trace) sort() {
 	newest := int64(0)
 	for _, r := range t.Requests {
@@ -33,7 +33,7 @@ func (t *Trace) sort() {
 	slices.SortStableFunc(t.Requests, func(a, b Request) int { return cmp.Compare(a.Ms, b.Ms) })
 }
 
-// info says what it is. It has at least one request.
+// info describes the trace, which has at least one request.
 func (t *Trace) info() TraceInfo {
 	asked, n := t.asked(), len(t.Requests)
 	out := TraceInfo{Name: t.Name, Requests: n, Keys: len(asked), FirstMs: t.Requests[0].Ms,
@@ -44,7 +44,7 @@ func (t *Trace) info() TraceInfo {
 	return out
 }
 
-// fields gives the names of which a request has a value.
+// fields returns the names for which any request has a value.
 func (t *Trace) fields() map[string]bool {
 	names := map[string]bool{}
 	for _, r := range t.Requests {
@@ -55,7 +55,7 @@ func (t *Trace) fields() map[string]bool {
 	return names
 }
 
-// asked gives key → units asked for.
+// asked returns key → requested units.
 func (t *Trace) asked() map[string]int64 {
 	units := map[string]int64{}
 	for _, r := range t.Requests {

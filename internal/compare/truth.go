@@ -2,18 +2,16 @@ package compare
 
 import "github.com/streamcounter/streamcounter/windows"
 
-// truth recounts what one algorithm admitted, from the definition alone: a
-// window of W at `now` holds what was admitted at now-W < ms <= now. It keeps
-// each admission and adds them up one by one, so that it cannot be wrong in the
-// way that a clever count can. It forgets only what has left every window.
+// truth recounts what one algorithm admitted, from the definition alone: a window of length W at `now` holds what was
+// admitted at now-W < ms <= now. It keeps each admission and adds them up one by one, so it cannot have the errors of
+// a more complex count. It removes only what has left every window.
 type truth struct {
 	windows  []windows.Window
 	longest  int64                  // ms
 	admitted map[string][]admission // key → in the order of time
 }
 
-// admission is all that was admitted in one millisecond: it enters a window
-// and leaves it as one.
+// admission is everything that was admitted in one millisecond: it enters and leaves a window as a whole.
 type admission struct{ ms, units int64 }
 
 func newTruth(ws []windows.Window) *truth {
@@ -24,8 +22,8 @@ func newTruth(ws []windows.Window) *truth {
 	return t
 }
 
-// excess is by how many units r would put the worst of its key's windows over
-// the limit; 0 or below where all of them have room for it.
+// excess is by how many units r would put the fullest of its key's windows over the limit. It is 0 or below if all of
+// them have room for r.
 func (t *truth) excess(r Request) int64 {
 	list := t.admitted[r.Key]
 	for len(list) > 0 && list[0].ms <= r.Ms-t.longest {
@@ -47,7 +45,7 @@ func (t *truth) excess(r Request) int64 {
 	return worst
 }
 
-// add notes that r was admitted. Requests come in the order of time.
+// add records that r was admitted. Requests come in the order of time.
 func (t *truth) add(r Request) {
 	list := t.admitted[r.Key]
 	if n := len(list); n > 0 && list[n-1].ms == r.Ms {

@@ -10,7 +10,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// What the truth drops is never needed again, and nothing else is dropped.
+// What truth removes is never needed again, and nothing else is removed.
 func TestTruthForgets(t *testing.T) {
 	truth := newTruth([]windows.Window{window(10, time.Second)})
 	for ms := range int64(100_000) {
@@ -24,7 +24,7 @@ func TestTruthForgets(t *testing.T) {
 	}
 }
 
-// Two recounts that share nothing agree.
+// Two independent recounts agree.
 func TestTruthAgainstARecount(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ws := []windows.Window{window(rapid.Int64Range(1, 20).Draw(t, "limit"), 10*time.Millisecond),
@@ -50,7 +50,7 @@ func TestTruthAgainstARecount(t *testing.T) {
 			if have != want {
 				t.Fatalf("%+v: room %t, want %t", r, have, want)
 			}
-			// Also what an algorithm should not have admitted is part of its past.
+			// A request that an algorithm should not have admitted is part of its past too.
 			if rapid.Bool().Draw(t, "admitted") {
 				truth.add(r)
 				past = append(past, r)

@@ -12,7 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// clusterOf looks at whether this is a Cluster, and how the partitions spread over its masters.
+// clusterOf reports whether this is a Cluster, and how the partitions spread over its masters.
 func clusterOf(ctx context.Context, c redis.UniversalClient, servers []*server, k *stream.Keys) []Finding {
 	const check = "redis.cluster"
 	cluster, ok := c.(*redis.ClusterClient)

@@ -1,8 +1,7 @@
-// Package doctor looks at Redis and NATS the way streamcounter needs them, and
-// says what it found, why that matters and which command fixes it. It changes
-// nothing, and what it may not read is a finding, not an error.
+// Package doctor examines Redis and NATS for what streamcounter needs, and reports what it found, why that matters
+// and which command fixes it. It changes nothing. If it may not read something, that is a finding, not an error.
 //
-// Read redis.go next (where each look begins), then settings.go (what is looked at).
+// Read redis.go next (where the examination begins), then settings.go (what is checked).
 package doctor
 
 import (
@@ -15,14 +14,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Severity of a finding, rising: an OK and a Note need nothing done.
+// Severity of a finding, rising: OK and Note need no action.
 type Severity string
 
 const (
 	OK      Severity = "ok"
-	Note    Severity = "note"    // worth knowing, or could not be seen
+	Note    Severity = "note"    // worth knowing, or could not be checked
 	Warning Severity = "warning" // counts or decisions can be lost, or are late
-	Problem Severity = "problem" // they are, or will be
+	Problem Severity = "problem" // counts or decisions are lost, or will be
 )
 
 var rising = []Severity{OK, Note, Warning, Problem}
@@ -32,37 +31,37 @@ func (s Severity) above(other Severity) bool {
 	return slices.Index(rising, s) > slices.Index(rising, other)
 }
 
-// Finding is what one look gave. Why and Fix are empty where there is nothing to say.
+// Finding is the result of one check. Why and Fix are empty if they do not apply.
 type Finding struct {
-	Check    string   `json:"check"` // what was looked at, such as redis.maxmemory-policy
+	Check    string   `json:"check"` // what was checked, such as redis.maxmemory-policy
 	Severity Severity `json:"severity"`
 	Found    string   `json:"found"`         // with the value
-	Why      string   `json:"why,omitempty"` // it matters
+	Why      string   `json:"why,omitempty"` // why it matters
 	Fix      string   `json:"fix,omitempty"` // a command or what to do
 }
 
-// found makes a finding that is OK.
+// found returns a finding that is OK.
 func found(check, what string) Finding { return Finding{Check: check, Severity: OK, Found: what} }
 
-// as gives the finding a severity, and says why it matters and how to fix it.
+// as returns the finding with a severity, why it matters and how to fix it.
 func (f Finding) as(s Severity, why, fix string) Finding {
 	f.Severity, f.Why, f.Fix = s, why, fix
 	return f
 }
 
-// Checks that tell whether a server answered at all.
+// Checks that report whether a server answered at all.
 const (
 	RedisReachable = "redis.reachable"
 	NATSReachable  = "nats.reachable"
 )
 
-// Report is all findings, in the order in which they were looked at.
+// Report has all findings, in the order of the checks.
 type Report struct {
 	Worst    Severity  `json:"worst"`
 	Findings []Finding `json:"findings"`
 }
 
-// NewReport puts findings together.
+// NewReport joins findings to a report.
 func NewReport(findings ...[]Finding) Report {
 	r := Report{Worst: OK, Findings: slices.Concat(findings...)}
 	for _, f := range r.Findings {
@@ -73,8 +72,8 @@ func NewReport(findings ...[]Finding) Report {
 	return r
 }
 
-// ExitCode is 0 where nothing is above a note, 1 with a warning or a problem, and
-// 2 where a server did not answer, so that much was not looked at.
+// ExitCode is 0 if no finding is above a note, 1 if there is a warning or a problem, and 2 if a server did not
+// answer, so that many checks were not made.
 func (r Report) ExitCode() int {
 	for _, f := range r.Findings {
 		if f.Severity == Problem && (f.Check == RedisReachable || f.Check == NATSReachable) {
@@ -87,7 +86,7 @@ func (r Report) ExitCode() int {
 	return 0
 }
 
-// WriteText writes the report for a person.
+// WriteText writes the report for people.
 func (r Report) WriteText(w io.Writer) error {
 	width := 0
 	for _, f := range r.Findings {
@@ -117,9 +116,8 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// unseen is the finding for what could not be read: a note where the server
-// refuses it or does not have the command, as the embedded one; a warning where it
-// should have answered and did not.
+// unseen returns the finding for something that could not be read. It is a note if the server refuses it, or does not
+// have the command, like the embedded server. It is a warning if the server should have answered and did not.
 func unseen(check string, err error, fix string) Finding {
 	var answered redis.Error
 	switch {

@@ -13,7 +13,7 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// readFunctions asks which libraries of ours the server holds.
+// readFunctions reads which libraries of ours the server holds.
 func (s *server) readFunctions(ctx context.Context) {
 	ours := redis.FunctionListQuery{LibraryNamePattern: lua.LibraryPrefix + "*"}
 	list, err := s.client.FunctionList(ctx, ours).Result()
@@ -23,7 +23,7 @@ func (s *server) readFunctions(ctx context.Context) {
 	}
 }
 
-// functions says how a server is called, and which libraries of other versions it holds.
+// functions reports how a server is called, and which libraries of other versions it holds.
 func functions(s *server) (Finding, bool) {
 	const check = "redis.functions"
 	if redis.HasErrorPrefix(s.functionsErr, "ERR unknown command") {
@@ -51,8 +51,8 @@ func functions(s *server) (Finding, bool) {
 	return f, true
 }
 
-// Prune deletes libraries of ours, on all masters, but for this version's and those that running processes of the
-// prefix use. It gives what it deleted, each once.
+// Prune deletes libraries of ours on all masters, except the one of this version and those that running processes of
+// the prefix use. It returns the deleted libraries, each once.
 func Prune(ctx context.Context, c redis.UniversalClient, keys *stream.Keys) (deleted []string, err error) {
 	servers, err := serversOf(ctx, c)
 	if err != nil {
@@ -70,7 +70,7 @@ func Prune(ctx context.Context, c redis.UniversalClient, keys *stream.Keys) (del
 	for _, s := range servers {
 		s.readFunctions(ctx)
 		if redis.HasErrorPrefix(s.functionsErr, "ERR unknown command") {
-			continue // it has none
+			continue // the server has no functions
 		}
 		if s.functionsErr != nil {
 			return deleted, fmt.Errorf("listing the libraries: %w", s.functionsErr)

@@ -14,8 +14,8 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// Prune deletes the libraries of other versions that no process uses: neither this version's, nor one that a process
-// has said it uses, nor anybody else's.
+// Prune deletes the libraries of other versions that no process uses. It keeps the library of this version, those
+// that a process has announced, and libraries that are not ours.
 func TestPrune(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
 	ctx := t.Context()

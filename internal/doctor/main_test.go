@@ -51,7 +51,7 @@ func lookNATS(t testing.TB, url string, config doctor.NATSConfig, opts ...nats.O
 	return doctor.NATS(t.Context(), nc, config)
 }
 
-// expect wants findings of a check at a severity, one of which says each part.
+// expect checks that there are findings of a check at a severity, and that one of them contains all parts.
 func expect(t testing.TB, findings []doctor.Finding, check string, severity doctor.Severity, parts ...string) {
 	t.Helper()
 	for _, f := range findings {
@@ -79,14 +79,13 @@ var passing = []struct {
 	{regexp.MustCompile(`\b[0-9]+m[0-9]+s old`), "AGE old"},
 }
 
-// golden holds a report against testdata/name.json, but for what differs from one machine
-// and run to the next.
+// golden compares a report with testdata/name.json, except what differs between machines and runs.
 func golden(t *testing.T, name string, findings []doctor.Finding) {
 	t.Helper()
 	findings = slices.Clone(findings)
 	for i := range findings {
 		f := &findings[i]
-		if strings.HasSuffix(f.Check, ".version") && f.Severity == doctor.OK { // and with it, what newer ones have
+		if strings.HasSuffix(f.Check, ".version") && f.Severity == doctor.OK { // Found and Why depend on the version
 			f.Found, f.Why = "VERSION", ""
 		}
 		for _, p := range passing {
@@ -101,7 +100,7 @@ func golden(t *testing.T, name string, findings []doctor.Finding) {
 	testkit.Golden(t, filepath.Join("testdata", name+".json"), b.String())
 }
 
-// shipped is deploy/redis.conf as arguments, but for where it listens and keeps its data.
+// shipped returns deploy/redis.conf as arguments, except where it listens and stores its data.
 func shipped(t testing.TB) []string {
 	t.Helper()
 	b, err := os.ReadFile("../../deploy/redis.conf")

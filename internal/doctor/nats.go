@@ -17,21 +17,21 @@ import (
 	"github.com/streamcounter/streamcounter/alerts"
 )
 
-// NATSConfig says what streamcounter expects of a NATS.
+// NATSConfig is what streamcounter expects of a NATS server.
 type NATSConfig struct {
 	Prefix string // required
-	// Replicas that the streams are made with; default 1.
+	// Replicas with which the streams are created; default 1.
 	Replicas int
-	// Monitor is the URL of the server's monitoring port, where it tells how often
-	// it syncs to disk; empty: not looked at.
+	// Monitor is the URL of the server's monitoring port, which reports how often the server syncs to disk; empty:
+	// not checked.
 	Monitor string
 }
 
-// asks is how long one question may take.
+// asks is how long one request may take.
 const asks = 2 * time.Second
 
-// NATS looks at the server that nc is connected to. ctx bounds it. The
-// connection is the caller's own; its error handler is replaced.
+// NATS examines the server that nc is connected to. ctx bounds it. The caller keeps the connection; its error handler
+// is replaced.
 func NATS(ctx context.Context, nc *nats.Conn, config NATSConfig) []Finding {
 	config.Replicas = cmp.Or(config.Replicas, 1)
 	n := &natsLook{config: config}
@@ -58,14 +58,14 @@ func NATS(ctx context.Context, nc *nats.Conn, config NATSConfig) []Finding {
 	return append(all, syncOf(ctx, config.Monitor, highest))
 }
 
-// natsLook asks, and hears of refusals: the server tells them apart from the
-// question, which would only time out.
+// natsLook sends requests and receives refusals. The server sends a refusal separately from the answer, so without it
+// the request would only time out.
 type natsLook struct {
 	config NATSConfig
 	js     jetstream.JetStream
 
 	mu   sync.Mutex
-	stop context.CancelCauseFunc // of the question that is being asked
+	stop context.CancelCauseFunc // ends the request that is being sent
 }
 
 var errRefused = errors.New("NATS refuses it")
@@ -78,7 +78,7 @@ func (n *natsLook) refused(_ *nats.Conn, _ *nats.Subscription, err error) {
 	}
 }
 
-// ask puts one question; its error wraps errRefused where this user may not.
+// ask sends one request; its error wraps errRefused if this user may not send it.
 func (n *natsLook) ask(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, asks)
 	defer cancel()
@@ -111,7 +111,7 @@ func natsVersion(have string) Finding {
 	return f
 }
 
-// account looks at JetStream's limits; ok is false where there is no JetStream to look at.
+// account checks JetStream's limits; ok is false if JetStream is not available.
 func (n *natsLook) account(ctx context.Context) (all []Finding, ok bool) {
 	const check = "nats.jetstream"
 	var info *jetstream.AccountInfo
@@ -128,7 +128,7 @@ func (n *natsLook) account(ctx context.Context) (all []Finding, ok bool) {
 	case err != nil:
 		return []Finding{n.unseen(check, err, "$JS.API.INFO")}, true
 	}
-	// The throttle stream is on disk, so memory is shown and not judged.
+	// The throttle stream is on disk, so memory is only shown, without a severity.
 	used, most := info.Store, info.Limits.MaxStore
 	f := Finding{Check: check, Severity: OK, Found: fmt.Sprintf("on; storage %s%s, memory %s%s, %s%s",
 		size(int64(used)), limit(most, size), size(int64(info.Memory)), limit(info.Limits.MaxMemory, size),
@@ -155,8 +155,8 @@ func limit(n int64, word func(int64) string) string {
 	return " of " + word(n)
 }
 
-// stream compares one stream with what alerts would create, and gives its replicas,
-// 0 where it is not known.
+// stream compares one stream with the one that alerts would create, and returns its replicas, or 0 if they are not
+// known.
 func (n *natsLook) stream(ctx context.Context, want jetstream.StreamConfig) (all []Finding, replicas int) {
 	check := "nats." + want.Name
 	var s jetstream.Stream
@@ -200,7 +200,7 @@ func (n *natsLook) stream(ctx context.Context, want jetstream.StreamConfig) (all
 	return all, info.Config.Replicas
 }
 
-// syncOf asks the monitoring port how often JetStream writes to disk.
+// syncOf reads from the monitoring port how often JetStream writes to disk.
 func syncOf(ctx context.Context, monitor string, replicas int) Finding {
 	f := Finding{Check: "nats.sync", Severity: Note,
 		Why: "a crash of the machine loses acknowledged messages that were not synced, if there are no replicas"}
@@ -236,7 +236,7 @@ func syncInterval(ctx context.Context, monitor string) (time.Duration, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(monitor, "/")+"/jsz?config=true",
 		nil)
 	if err != nil {
-		return 0, errors.New("not a URL") // the error has the URL, which may have a password
+		return 0, errors.New("not a URL") // the error contains the URL, which may have a password
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {

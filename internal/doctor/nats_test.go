@@ -26,7 +26,7 @@ func jszHandler(jsz string) http.Handler {
 	})
 }
 
-// A new server, and one after the first `work`.
+// A new server, and a server after the first `work`.
 func TestNATS(t *testing.T) {
 	own := streamtest.OwnNATS(t)
 	golden(t, "nats-new", lookNATS(t, own.URL(), doctor.NATSConfig{}))
@@ -40,7 +40,7 @@ func TestNATS(t *testing.T) {
 	}
 }
 
-// Streams that somebody has made or changed otherwise.
+// Streams that somebody has created or changed in another way.
 func TestDrift(t *testing.T) {
 	own := streamtest.OwnNATS(t)
 	js := streamtest.JetStream(t, own.URL())
@@ -78,7 +78,7 @@ func TestSync(t *testing.T) {
 	}
 }
 
-// What a real server's monitoring port says is understood.
+// The answer of a real server's monitoring port is understood.
 func TestSyncOfARealServer(t *testing.T) {
 	srv, _ := streamtest.EmbeddedNATS(t, server.Options{HTTPHost: "127.0.0.1", HTTPPort: -1, JetStream: true,
 		StoreDir: t.TempDir(), SyncInterval: 7 * time.Second})
@@ -109,7 +109,7 @@ func TestAccountLimits(t *testing.T) {
 	expect(t, lookNATS(t, srv.ClientURL(), doctor.NATSConfig{}), "nats.jetstream", doctor.Warning, "of 1.0 MB")
 }
 
-// A user who may ask for less is told so, and soon: the server does not answer what it refuses.
+// A user with fewer rights gets findings that say so, and soon: the server does not answer a refused request.
 func TestNATSUsers(t *testing.T) {
 	secured := streamtest.NewSecuredNATS(t)
 	expect(t, lookNATS(t, secured.As("doctor"), doctor.NATSConfig{}, nats.CustomInboxPrefix("_INBOX.doctor")),

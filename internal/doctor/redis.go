@@ -15,7 +15,7 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// RedisConfig says what streamcounter expects of a Redis.
+// RedisConfig is what streamcounter expects of a Redis server.
 type RedisConfig struct {
 	Keys *stream.Keys // required
 	// Retention is how long events are kept; default stream.DefaultRetention.
@@ -32,7 +32,7 @@ func (c RedisConfig) withDefaults() RedisConfig {
 	return c
 }
 
-// Redis looks at a server, or at all masters of a Cluster, that answers. ctx bounds it.
+// Redis examines a server that answers, or all masters of a Cluster. ctx bounds it.
 func Redis(ctx context.Context, c redis.UniversalClient, config RedisConfig) []Finding {
 	config = config.withDefaults()
 	servers, err := serversOf(ctx, c)
@@ -50,10 +50,9 @@ func Redis(ctx context.Context, c redis.UniversalClient, config RedisConfig) []F
 	return append(findings, stateOf(ctx, c, config)...)
 }
 
-// Start is the short look at each start of a process: one round trip to one
-// server, within `within`. It gives what is above a note. A user with a name is taken for
-// one with few rights and asked for nothing that deploy/users.acl does not let it
-// read: a refusal would stand in the server's ACL LOG.
+// Start is the short examination at each start of a process: one round trip to one server, within `within`. It
+// returns the findings above a note. For a named user, it reads only what deploy/users.acl allows, because such users
+// often have few rights: a refusal would appear in the server's ACL LOG.
 func Start(ctx context.Context, c redis.UniversalClient, named bool, within time.Duration) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -68,16 +67,16 @@ func Start(ctx context.Context, c redis.UniversalClient, named bool, within time
 	return slices.DeleteFunc(settingsOf([]*server{s}), func(f Finding) bool { return !f.Severity.above(Note) })
 }
 
-// server is what one Redis says of itself. A map is empty where it does not tell.
+// server holds what one Redis server reports about itself. A map is empty if the server does not report it.
 type server struct {
-	addr   string // where there are several
+	addr   string // if there are several
 	client redis.UniversalClient
 
 	info, config                 map[string]string
 	infoErr, configErr, clockErr error
 	libraries                    []string // of ours
 	functionsErr                 error
-	ahead, unsure                time.Duration // its clock before this machine's, and the half of the round trip
+	ahead, unsure                time.Duration // how far its clock is ahead of this machine, and half of the round trip
 }
 
 func serversOf(ctx context.Context, c redis.UniversalClient) ([]*server, error) {
@@ -130,13 +129,12 @@ func (s *server) readConfig(ctx context.Context) {
 	for _, name := range wanted {
 		args = append(args, name)
 	}
-	cmd := redis.NewMapStringStringCmd(ctx, args...) // several at once came with 7.0
+	cmd := redis.NewMapStringStringCmd(ctx, args...) // several settings in one call are possible since 7.0
 	s.configErr = s.client.Process(ctx, cmd)
 	s.config = cmd.Val()
 }
 
-// tells gives one finding for all servers: the worst, and where there are several
-// on which of them.
+// tells returns one finding for all servers: the worst, and if there are several servers, which of them have it.
 func tells(servers []*server, look func(*server) (Finding, bool)) []Finding {
 	var worst Finding
 	var at []string // the servers that are as bad
@@ -161,7 +159,7 @@ func tells(servers []*server, look func(*server) (Finding, bool)) []Finding {
 	return []Finding{worst}
 }
 
-// size words bytes.
+// size formats a number of bytes.
 func size(n int64) string {
 	f, unit := float64(n), "B"
 	for _, next := range []string{"KB", "MB", "GB", "TB"} {

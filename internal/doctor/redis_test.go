@@ -18,7 +18,7 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// With the configuration that is shipped there is nothing to fix.
+// With the configuration of deploy/ there is nothing to fix.
 func TestShippedRedis(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.OwnRedis(t, shipped(t)...).URL())
 	testkit.Must(t, stream.CheckMeta(t.Context(), c, keysOf(t, 16)))
@@ -41,7 +41,7 @@ func TestEviction(t *testing.T) {
 	expect(t, look(t, c), "redis.maxmemory-policy", doctor.Warning, "allkeys-lfu")
 }
 
-// Each setting that does harm is told with what fixes it; the fix makes it well.
+// Each harmful setting is reported with its fix, and the fix works.
 func TestSettings(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.OwnRedis(t, shipped(t)...).URL())
 	for _, x := range []struct {
@@ -94,14 +94,14 @@ func TestWrongPartitions(t *testing.T) {
 	expect(t, look(t, c), "redis.meta", doctor.Problem, `version "2"`, "has 1")
 }
 
-// The embedded Redis tells nothing of itself: that is no error.
+// The embedded Redis reports none of its settings: that is not an error.
 func TestEmbedded(t *testing.T) {
 	c := streamtest.Connect(t, "redis://"+streamtest.EmbeddedRedis(t).Addr())
 	testkit.Must(t, stream.CheckMeta(t.Context(), c, keysOf(t, 16)))
 	golden(t, "embedded", look(t, c))
 }
 
-// Clocks apart, as seen from a machine whose clock is handed in.
+// Clocks that differ, seen from a machine whose clock the test sets.
 func TestClock(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
 	for _, x := range []struct {
@@ -122,7 +122,7 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// What waits and what was lost, each at the age at which it matters.
+// What waits and what was lost is reported with the severity of its age.
 func TestState(t *testing.T) {
 	ctx, k := t.Context(), keysOf(t, 16)
 	for _, x := range []struct {
@@ -147,7 +147,7 @@ func TestState(t *testing.T) {
 		testkit.Must(t, c.XGroupCreate(ctx, k.Events(3), eventlog.Group, "0").Err())
 		testkit.Must(t, c.XReadGroup(ctx, &redis.XReadGroupArgs{Group: eventlog.Group, Consumer: "c",
 			Streams: []string{k.Events(3), ">"}}).Err())
-		add(k.Events(5)) // nobody has ever read there
+		add(k.Events(5)) // no worker has ever read there
 		add(k.Outbox(7))
 		findings := look(t, c)
 		expect(t, findings, "state.unread", x.waiting, "1 partition", "partition 5")
@@ -155,7 +155,7 @@ func TestState(t *testing.T) {
 		expect(t, findings, "state.outbox", x.unsent, "1 transition ", "partition 7")
 		expect(t, findings, "state.dead", doctor.OK)
 		add(k.Dead(9))
-		add(k.Events(6)) // one read, one not
+		add(k.Events(6)) // one is read, one is not
 		testkit.Must(t, c.XGroupCreate(ctx, k.Events(6), eventlog.Group, id).Err())
 		for _, p := range []int{4, 6} { // younger, before and after the oldest
 			testkit.Must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: k.Events(p), Values: []any{"key", "k"}}).Err())
@@ -166,7 +166,7 @@ func TestState(t *testing.T) {
 	}
 }
 
-// Each user sees what it may, and says what it may not.
+// For each user, doctor reports what the user may see, and names what it may not see.
 func TestUsers(t *testing.T) {
 	secured := streamtest.NewSecuredRedis(t, shipped(t)...)
 	testkit.Must(t, stream.CheckMeta(t.Context(), streamtest.Connect(t, secured.As("operator")), keysOf(t, 16)))
@@ -177,8 +177,7 @@ func TestUsers(t *testing.T) {
 		"user operator may do everything")
 }
 
-// A right that is taken from a user is missed, whichever it is. The server says so, not
-// a list of ours.
+// Any right that is removed from a user is reported as missing. The server finds it, not a list of ours.
 func TestMissingRights(t *testing.T) {
 	secured := streamtest.NewSecuredRedis(t)
 	operator, c := streamtest.Connect(t, secured.As("operator")), streamtest.Connect(t, secured.As("doctor"))
@@ -196,7 +195,7 @@ func TestMissingRights(t *testing.T) {
 				continue
 			}
 			testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", user, "-"+command).Err())
-			if command != "hget" || user != "producer" { // what a selector gives, it gives still
+			if command != "hget" || user != "producer" { // a right that a selector grants is still granted
 				expect(t, look(t, c), "redis.users", doctor.Problem, "user "+user+" may not run "+command+" ",
 					"+"+command)
 			}
@@ -210,7 +209,7 @@ func TestMissingRights(t *testing.T) {
 	testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "work", "resetkeys", "~sc2:*").Err())
 	expect(t, look(t, c), "redis.users", doctor.Problem, "user work may not run", "~sc:*")
 	testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "work", "~sc:*").Err())
-	expect(t, look(t, c), "redis.acl-log", doctor.Note, "not checked", "operator") // it could reset the log too
+	expect(t, look(t, c), "redis.acl-log", doctor.Note, "not checked", "operator") // that right also allows a reset
 	testkit.Must(t, operator.Do(t.Context(), "ACL", "LOG", "RESET").Err())
 	testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "doctor", "+acl|log").Err())
 	expect(t, look(t, c), "redis.acl-log", doctor.OK)
@@ -230,7 +229,7 @@ func TestCluster(t *testing.T) {
 	ctx := t.Context()
 	var nodes []*streamtest.RedisProcess
 	for range 2 {
-		port := testkit.FreePort(t) // the usual one, 10000 above, may be none
+		port := testkit.FreePort(t) // the default bus port, 10000 above, may be too large
 		nodes = append(nodes, streamtest.OwnRedis(t, append(shipped(t), "--cluster-enabled", "yes", "--cluster-port",
 			fmt.Sprint(port), "--loglevel", "notice")...))
 	}
@@ -258,7 +257,7 @@ func TestCluster(t *testing.T) {
 	expect(t, findings, "redis.version", doctor.OK, "each of 2 masters")
 	expect(t, findings, "redis.clock", doctor.OK)
 	expect(t, findings, "state.unread", doctor.OK)
-	// The shipped users, with what docs/operations.md adds for a Cluster.
+	// The users of deploy/, with the rights that docs/operations.md adds for a Cluster.
 	for _, c := range []*redis.Client{first, second} {
 		for line := range strings.Lines(deploy.UsersACL) {
 			args := []any{"ACL", "SETUSER"}
@@ -292,7 +291,7 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// A server that stands still holds a look up no longer than it is told to.
+// A frozen server does not delay an examination longer than its bound.
 func TestSilentRedis(t *testing.T) {
 	own := streamtest.OwnRedis(t)
 	c := streamtest.Connect(t, own.URL())
@@ -313,7 +312,7 @@ func TestSilentRedis(t *testing.T) {
 	}
 }
 
-// At a start only what does harm is told, and a user with few rights is asked for nothing more.
+// At a start only harmful settings are reported, and for a user with few rights nothing else is read.
 func TestStart(t *testing.T) {
 	own := streamtest.OwnRedis(t, append(shipped(t), "--stream-node-max-bytes", "4096", "--maxmemory-policy",
 		"volatile-ttl")...)
@@ -358,8 +357,8 @@ func TestExitCode(t *testing.T) {
 	}
 }
 
-// Processes with different rules are named, each with the fingerprint of its rules: a
-// note while a reload may be under way, then a warning.
+// Processes with different rules are named, with the fingerprint of their rules: in a note while a reload may be in
+// progress, then in a warning.
 func TestDifferentRules(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
 	k := keysOf(t, 16)

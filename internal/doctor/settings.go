@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// settingsOf looks at what servers are set to, as far as they tell.
+// settingsOf checks the settings of servers, as far as the servers report them.
 func settingsOf(servers []*server) []Finding {
 	var all []Finding
 	for _, look := range []func(*server) (Finding, bool){
@@ -19,7 +19,7 @@ func settingsOf(servers []*server) []Finding {
 	return all
 }
 
-// oldestRedis is the oldest Redis that will do; alerts.OldestServer is the oldest NATS.
+// oldestRedis is the oldest version of Redis that is supported; alerts.OldestServer is the oldest of NATS.
 const oldestRedis = "7.0"
 
 func version(s *server) (Finding, bool) {
@@ -44,7 +44,7 @@ func version(s *server) (Finding, bool) {
 	return found(check, name), true
 }
 
-// older compares the first two numbers of versions.
+// older compares the first two numbers of two versions.
 func older(have, than string) bool {
 	var a, b [2]int
 	_, _ = fmt.Sscanf(have, "%d.%d", &a[0], &a[1]) // no number: 0
@@ -71,7 +71,7 @@ func policy(s *server) (Finding, bool) {
 		": limits would not hold and events would be lost", "CONFIG SET maxmemory-policy noeviction"), true
 }
 
-// bytes reads a number of INFO, 0 where there is none.
+// bytes reads a number of INFO, 0 if there is none.
 func (s *server) bytes(name string) int64 {
 	n, _ := strconv.ParseInt(s.info[name], 10, 64)
 	return n
@@ -196,7 +196,7 @@ func replicas(s *server) (Finding, bool) {
 	return f, true
 }
 
-// untold says what was not looked at because CONFIG GET is refused.
+// untold reports what was not checked because CONFIG GET is refused.
 func untold(s *server) (Finding, bool) {
 	if s.configErr == nil {
 		return Finding{}, false
@@ -206,7 +206,7 @@ func untold(s *server) (Finding, bool) {
 	return f, true
 }
 
-// clocksOf compares each server's clock with this machine's, and servers' with each other.
+// clocksOf compares each server's clock with this machine's, and the servers' clocks with each other.
 func clocksOf(servers []*server, retention time.Duration) []Finding {
 	const check = "redis.clock"
 	var low, high time.Duration

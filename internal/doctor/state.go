@@ -16,10 +16,10 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// How long a decision may wait for NATS before it is worth a word.
+// How long a decision may wait for NATS before this is a warning, and before it is a problem.
 const outboxLate, outboxStuck = 30 * time.Second, 5 * time.Minute
 
-// worst keeps the oldest of something over the partitions.
+// worst keeps the oldest item of a kind over the partitions.
 type worst struct {
 	age       time.Duration
 	partition int
@@ -37,18 +37,18 @@ func (w *worst) see(p int, n int64, age time.Duration) {
 	}
 }
 
-// oldest words how old, and where.
+// oldest returns how old it is, and in which partition.
 func (w *worst) oldest() string {
 	return fmt.Sprintf("the oldest %v old, in partition %d", w.age.Round(time.Second), w.partition)
 }
 
-// stateOf looks at the keys of the prefix: who fixed it, what waits, what was lost.
+// stateOf checks the keys of the prefix: the settings that the first start stored, what waits, what was lost.
 func stateOf(ctx context.Context, c redis.UniversalClient, config RedisConfig) []Finding {
 	k := config.Keys
 	meta, ours := metaOf(ctx, c, k)
 	all := []Finding{meta}
 	if !ours {
-		return all // what stands there would be misread
+		return all // the other keys would be misread
 	}
 	all = append(all, rulesOf(ctx, c, k))
 
@@ -90,7 +90,7 @@ func stateOf(ctx context.Context, c redis.UniversalClient, config RedisConfig) [
 		outboxOf(outboxIn), deadOf(deadIn, k))
 }
 
-// seen takes for no error what Redis says of a stream or a group that is not there.
+// seen ignores the errors of Redis for a stream or a group that does not exist.
 func seen(err error) error {
 	if err == nil || errors.Is(err, redis.Nil) || strings.HasPrefix(err.Error(), "NOGROUP") ||
 		strings.HasPrefix(err.Error(), "ERR no such key") {
@@ -99,8 +99,8 @@ func seen(err error) error {
 	return err
 }
 
-// metaOf compares the prefix with what the first start fixed; ours is false
-// where it is in use otherwise or not at all.
+// metaOf compares the settings of the prefix with those that the first start stored. ours is false if the prefix is
+// in use with other settings, or not at all.
 func metaOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (f Finding, ours bool) {
 	f = Finding{Check: "redis.meta", Severity: Problem}
 	have, err := c.HGetAll(ctx, k.Meta()).Result()
@@ -123,7 +123,7 @@ func metaOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (f Fin
 	return f, f.Severity == OK
 }
 
-// rulesOf reports whether all processes that run have the same rules.
+// rulesOf reports whether all running processes have the same rules.
 func rulesOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys) Finding {
 	f := Finding{Check: "state.rules", Severity: OK}
 	list, err := processes.List(ctx, c, k)
@@ -153,7 +153,7 @@ func rulesOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys) Findi
 	return f
 }
 
-// waiting judges events by how much of the retention they have waited.
+// waiting sets the severity of waiting events by the part of the retention that they have waited.
 func waiting(check string, w worst, what, none string, retention time.Duration, fix string) Finding {
 	if w.total == 0 {
 		return found(check, none)
@@ -162,7 +162,7 @@ func waiting(check string, w worst, what, none string, retention time.Duration, 
 		fmt.Sprintf("events are trimmed after %v, counted or not", retention), fix)
 }
 
-// byAge is the finding as a warning from late on, and as a problem from stuck on.
+// byAge returns the finding as a warning if age is at least late, and as a problem if it is at least stuck.
 func (f Finding) byAge(age, late, stuck time.Duration, why, fix string) Finding {
 	switch {
 	case age >= stuck:

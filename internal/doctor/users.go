@@ -13,11 +13,11 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// roles are the users of deploy/users.acl that do the work.
+// roles are the users of deploy/users.acl for the processes and producers.
 var roles = []string{"work", "serve", "producer"}
 
-// samples has a call of each command that a role needs, for ACL DRYRUN: E is an
-// event stream and M the meta hash, as producers may touch no other keys.
+// samples has one call of each command that a role needs, for ACL DRYRUN. E is an event stream and M the meta hash,
+// because producers may touch no other keys.
 var samples = []string{
 	"ping", "info", "time", "scan 0", "fcall f 1 E", "fcall_ro f 1 E", "function load E", "function list",
 	"eval return 1 E", "evalsha 0 1 E", "exists E", "get E", "getrange E 0 1",
@@ -32,7 +32,7 @@ var samples = []string{
 	"xinfo consumers E g",
 }
 
-// needs gives the commands of a role, in the file's words (xgroup|create).
+// needs returns the commands of a role, as they are written in the file (xgroup|create).
 func needs(role string) []string {
 	var out []string
 	for line := range strings.Lines(deploy.UsersACL) {
@@ -49,7 +49,7 @@ func needs(role string) []string {
 	return out
 }
 
-// sampleOf is a call of a command, as words.
+// sampleOf returns a call of a command, as words.
 func sampleOf(command string, k *stream.Keys) []any {
 	for _, s := range samples {
 		words := strings.Fields(s)
@@ -76,7 +76,7 @@ func sampleOf(command string, k *stream.Keys) []any {
 
 var errNoUser = errors.New("no such user")
 
-// missing gives what a user lacks of each role, by asking the server.
+// missing asks the server which commands a user lacks for each role: role → commands.
 func missing(ctx context.Context, c redis.UniversalClient, user string, k *stream.Keys) (map[string][]string, error) {
 	pipe := c.Pipeline()
 	asked := map[string]*redis.Cmd{}
@@ -106,7 +106,7 @@ func missing(ctx context.Context, c redis.UniversalClient, user string, k *strea
 	return out, nil
 }
 
-// usersOf looks at what the user that we are may do, and at the users that are shipped.
+// usersOf checks what the current user may do, and checks the users of deploy/users.acl.
 func usersOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys) []Finding {
 	const check = "redis.acl"
 	me, err := c.Do(ctx, "ACL", "WHOAMI").Text()
@@ -169,9 +169,9 @@ func ownRights(ctx context.Context, c redis.UniversalClient, me string, lacks ma
 	return f
 }
 
-// refusals reads whether users of ours were refused something. The shipped user doctor
-// may not ask, as +acl|log would let it clear the log, so the server is asked first
-// whether we may: a refusal would itself stand in the log.
+// refusals reads whether a command of our users was refused. The user doctor of deploy/users.acl may not read this,
+// because +acl|log would also allow it to clear the log. So refusals first asks the server whether the current user
+// may: a refusal would itself appear in the log.
 func refusals(ctx context.Context, c redis.UniversalClient, me string, users []string) []Finding {
 	const check = "redis.acl-log"
 	if len(users) == 0 {

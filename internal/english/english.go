@@ -1,5 +1,5 @@
-// Package english writes numbers, spans of time and lists as sentences have them, and finds the word that a mistyped
-// one stands for (nearest.go).
+// Package english formats numbers, durations and lists for sentences, and finds the known word for a mistyped one
+// (nearest.go).
 package english
 
 import (
@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Number writes n with separators of thousands: 1,000,000.
+// Number formats n with separators of thousands: 1,000,000.
 func Number(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	digits, sign := strings.CutPrefix(s, "-")
@@ -29,7 +29,7 @@ var units = []struct {
 	{time.Millisecond, "millisecond"},
 }
 
-// count gives d as a number of its greatest unit that divides it.
+// count returns d as a number of its greatest unit that divides it.
 func count(d time.Duration) (n int64, unit string) {
 	for _, u := range units {
 		if d%u.per == 0 {
@@ -39,7 +39,7 @@ func count(d time.Duration) (n int64, unit string) {
 	return d.Milliseconds(), "millisecond"
 }
 
-// Span writes a duration in its greatest unit that divides it: 90 minutes, 1 day, 500 milliseconds.
+// Span formats a duration in its greatest unit that divides it: 90 minutes, 1 day, 500 milliseconds.
 func Span(d time.Duration) string {
 	if d == 0 {
 		return "0 seconds"
@@ -51,7 +51,7 @@ func Span(d time.Duration) string {
 	return Number(n) + " " + unit + "s"
 }
 
-// PerSpan is Span without the number where it is one: minute, 10 seconds.
+// PerSpan is Span, but without the number if it is one: minute, 10 seconds.
 func PerSpan(d time.Duration) string {
 	if n, unit := count(d); n == 1 {
 		return unit
@@ -59,7 +59,7 @@ func PerSpan(d time.Duration) string {
 	return Span(d)
 }
 
-// List gives words with another before the last: a, b and c.
+// List joins words with commas, and puts `before` before the last one: a, b and c.
 func List(words []string, before string) string {
 	last := len(words) - 1
 	if last < 1 {
@@ -68,7 +68,7 @@ func List(words []string, before string) string {
 	return strings.Join(words[:last], ", ") + " " + before + " " + words[last]
 }
 
-// Ordinal writes a place: 1st, 2nd, 11th.
+// Ordinal formats a position: 1st, 2nd, 11th.
 func Ordinal(n int) string {
 	end := "th"
 	if n%100 < 11 || n%100 > 13 {

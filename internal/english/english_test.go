@@ -30,7 +30,7 @@ func TestNumbersAndSpans(t *testing.T) {
 	}
 }
 
-// Two letters may be wrong; of several words the nearest is meant, and none by a word that is like no other.
+// Up to two letters may be wrong. Of several words the nearest is returned, and no word if none is similar.
 func TestNearest(t *testing.T) {
 	known := []string{"serve", "sinks", "work"}
 	for name, want := range map[string]string{"serve": "serve", "sreve": "serve", "sink": "sinks", "wark": "work",

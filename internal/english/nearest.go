@@ -1,7 +1,7 @@
 package english
 
-// Nearest gives the known word that name is most likely a mistyped form of, empty
-// where none is within two letters inserted, left out or replaced.
+// Nearest returns the known word of which name is most likely a mistyped form. It returns an empty string if no word
+// is within two letters inserted, left out or replaced.
 func Nearest(name string, known []string) string {
 	best, distance := "", 3
 	for _, word := range known {
@@ -12,7 +12,7 @@ func Nearest(name string, known []string) string {
 	return best
 }
 
-// editDistance is Levenshtein's.
+// editDistance is the Levenshtein distance.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

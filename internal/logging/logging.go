@@ -1,4 +1,4 @@
-// Package logging makes logs for people and for machines, whose lines are bounded. There is no other file.
+// Package logging makes logs for people and for machines, with bounded lines. There is no other file.
 package logging
 
 import (
@@ -13,8 +13,8 @@ import (
 	"golang.org/x/term"
 )
 
-// New makes a log that writes to w: for people on a terminal (tint: slog with colour, nothing
-// else) and JSON elsewhere, unless the format says otherwise.
+// New returns a log that writes to w: on a terminal for people (tint: slog with colour, nothing else), otherwise
+// JSON, unless the format says something else.
 func New(w io.Writer, l slog.Leveler, format string) *slog.Logger {
 	log := slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l, ReplaceAttr: shortened}))
 	switch {
@@ -27,10 +27,11 @@ func New(w io.Writer, l slog.Leveler, format string) *slog.Logger {
 	return log
 }
 
-// maxLogged bounds a value in the log, in bytes: errors can hold what another server said.
+// maxLogged bounds a value in the log, in bytes: errors can contain text from another server.
 const maxLogged = 2048
 
-// shortened bounds the texts of a line. Of several errors it has the first: those of partitions say the same.
+// shortened bounds the texts of a line. Of several joined errors it keeps only the first: those of different
+// partitions usually say the same.
 func shortened(_ []string, a slog.Attr) slog.Attr {
 	text := ""
 	if a.Value.Kind() == slog.KindString {
@@ -48,7 +49,7 @@ func shortened(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// isJoin tells several errors (errors.Join) from one that wraps its causes.
+// isJoin reports whether err joins several errors (errors.Join), in contrast to an error that wraps its causes.
 func isJoin(err error) bool {
 	many, ok := err.(interface{ Unwrap() []error })
 	if !ok {

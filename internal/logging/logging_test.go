@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// What another server said fills no log, whatever its form.
+// The text of another server cannot make long log lines, whatever its form.
 func TestLogLinesAreBounded(t *testing.T) {
 	for _, format := range []string{"json", "text"} {
 		var out bytes.Buffer
@@ -21,7 +21,7 @@ func TestLogLinesAreBounded(t *testing.T) {
 	}
 }
 
-// The errors of partitions say the same: a line has the first. An error with its cause is one.
+// The errors of partitions usually say the same: a line has only the first. An error with its cause is one error.
 func TestLogLinesOfSeveralErrors(t *testing.T) {
 	one, cause := errors.New("partition 0: refused"), errors.New("refused")
 	for err, want := range map[error]string{

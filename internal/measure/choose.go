@@ -12,7 +12,7 @@ type Keys struct {
 	S float64
 }
 
-// Validate names the flag that is wrong.
+// Validate returns an error that names the wrong flag.
 func (k Keys) Validate() error {
 	if k.S != 0 && k.S <= 1 {
 		return fmt.Errorf("--zipf-s is %g: expected more than 1, or 0 for uniform", k.S)
@@ -20,7 +20,7 @@ func (k Keys) Validate() error {
 	return nil
 }
 
-// Chooser gives a function that chooses a key, from 0 to N-1.
+// Chooser returns a function that chooses a key, from 0 to N-1.
 func (k Keys) Chooser(random *rand.Rand) func() int {
 	if k.S == 0 || k.N < 2 {
 		return func() int { return random.IntN(k.N) }

@@ -1,6 +1,6 @@
-// Package measure owns what a comparison and a benchmark read of a Redis
-// server: the CPU that its commands took and the memory that it holds. CPU per
-// operation is steadier than wall time on a machine that others share.
+// Package measure owns the figures that a comparison and a benchmark read from a Redis server: the CPU that its
+// commands used and the memory that it holds. On a machine that others share, CPU per operation varies less than wall
+// time.
 //
 // compare and bench use it.
 package measure

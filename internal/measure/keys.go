@@ -7,7 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// eachMaster does something on each master, of a Cluster on several at once.
+// eachMaster calls do for each master; the masters of a Cluster are called concurrently.
 func eachMaster(ctx context.Context, c redis.UniversalClient,
 	do func(ctx context.Context, node redis.UniversalClient) error) error {
 	if cluster, ok := c.(*redis.ClusterClient); ok {
@@ -16,8 +16,7 @@ func eachMaster(ctx context.Context, c redis.UniversalClient,
 	return do(ctx, c)
 }
 
-// Remove deletes every key that begins with prefix, which must have no
-// characters that SCAN takes for a pattern.
+// Remove deletes every key that begins with prefix. The prefix must have no characters that SCAN reads as a pattern.
 func Remove(ctx context.Context, c redis.UniversalClient, prefix string) error {
 	return eachMaster(ctx, c, func(ctx context.Context, node redis.UniversalClient) error {
 		for cursor := uint64(0); ; {
@@ -26,7 +25,7 @@ func Remove(ctx context.Context, c redis.UniversalClient, prefix string) error {
 				return fmt.Errorf("looking for the keys %s*: %w", prefix, err)
 			}
 			pipe := node.Pipeline()
-			for _, name := range names { // one by one: on a Cluster they lie in many slots
+			for _, name := range names { // one by one: on a Cluster they are in different slots
 				pipe.Unlink(ctx, name)
 			}
 			if _, err := pipe.Exec(ctx); err != nil {

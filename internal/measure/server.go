@@ -11,11 +11,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ErrNotTold means that the server gives no such figure, as the embedded one does not.
+// ErrNotTold means that the server does not report this figure, like the embedded server.
 var ErrNotTold = errors.New("the server does not tell")
 
-// CPU is what the server's main thread has used since it started, where its
-// commands and scripts run. On a Cluster it is the sum over the masters.
+// CPU is what the server's main thread, where its commands and scripts run, has used since it started. On a Cluster
+// it is the sum over the masters.
 func CPU(ctx context.Context, c redis.UniversalClient) (time.Duration, error) {
 	sum, err := Sum(ctx, c, "cpu", "used_cpu_user_main_thread", "used_cpu_sys_main_thread")
 	return time.Duration(sum * float64(time.Second)), err
@@ -28,8 +28,8 @@ func Memory(ctx context.Context, c redis.UniversalClient) (int64, error) {
 	return int64(sum), err
 }
 
-// Sum adds up fields of a section of INFO, on a Cluster over the masters. The
-// error is ErrNotTold where the server has no such field.
+// Sum adds up fields of a section of INFO, on a Cluster over the masters. The error is ErrNotTold if the server has
+// no such field.
 func Sum(ctx context.Context, c redis.UniversalClient, section string, fields ...string) (float64, error) {
 	sums := make(chan float64, 1)
 	sums <- 0

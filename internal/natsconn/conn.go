@@ -17,16 +17,16 @@ import (
 
 // Bounds of what is read from a server.
 const (
-	// maxLine bounds a protocol line. An INFO that names the servers of a large cluster is the longest.
+	// maxLine bounds a protocol line. The longest is an INFO that names the servers of a large cluster.
 	maxLine = 64 << 10
-	// maxPayload is the highest max_payload that a nats-server takes in its configuration.
+	// maxPayload is the highest max_payload that a nats-server accepts in its configuration.
 	maxPayload     = 64 << 20
-	defaultPayload = 1 << 20 // where a server names none
-	// maxHeader bounds the headers of a message: each line of them costs the library many times its
-	// length. Ours have some hundred bytes.
+	defaultPayload = 1 << 20 // if a server names none
+	// maxHeader bounds the headers of a message, in bytes: each header line costs the library many times its length.
+	// Our headers have some hundred bytes.
 	maxHeader = 64 << 10
-	// maxNamed bounds the servers that a server names beside itself, maxDiscovered all that were named
-	// since the start. Beyond, those that we were given have to do.
+	// maxNamed bounds the servers that a server names besides itself. maxDiscovered bounds all that were named since
+	// the start. Beyond these bounds, only the configured servers are used.
 	maxNamed, maxDiscovered = 32, 10_000
 	// A server sends INFO when its cluster changes, and -ERR for each publish that it refuses.
 	infosPerSecond, infosAtOnce   = 1, 100
@@ -39,22 +39,22 @@ var errTooMuch = errors.New("NATS sends too much")
 // errProtocol ends a connection whose server does not speak the protocol of NATS.
 var errProtocol = errors.New("NATS does not speak its protocol")
 
-// conn is a connection to NATS whose reading is bounded. It reads lines and judges each before the
-// library sees it, so it can also leave an error out that the library would close the connection for.
-// One goroutine reads and one writes, as the library does.
+// conn is a connection to NATS that bounds what is read. It reads and checks each line before the library sees it. So
+// it can also drop an error for which the library would close the connection. As in the library, one goroutine reads
+// and one writes.
 type conn struct {
 	net.Conn // TCP; after the handshake, TLS
 	dialer   *dialer
 	host     string // name that the certificate must have
 	in       *bufio.Reader
 
-	line    []byte // judged, not read yet
+	line    []byte // checked, but not read by the library yet
 	payload int64  // bytes of a message that are still to come
 	ending  bool   // the CR LF after the payload is still to come
 	failed  error
 
 	informed bool // the first INFO has come
-	ready    bool // the first PONG has come: the server has taken us
+	ready    bool // the first PONG has come: the server has accepted the connection
 	shake    bool // the next write begins with the TLS handshake
 	limit    int64
 	infos    *rate.Limiter
@@ -89,7 +89,7 @@ func (c *conn) handshake() error {
 	return nil
 }
 
-// Read gives no byte of what is refused, nor any after it. It waits only for its first byte.
+// Read returns no byte of a refused line, nor any byte after it. It waits only for its first byte.
 func (c *conn) Read(p []byte) (n int, err error) {
 	for n < len(p) && c.failed == nil && (n == 0 || c.available()) {
 		var k int
@@ -131,7 +131,7 @@ func (c *conn) available() bool {
 	return bytes.IndexByte(have, '\n') >= 0
 }
 
-// next reads a line and judges it. A line that is left out leaves c.line empty.
+// next reads a line and checks it. If the line is to be dropped, c.line stays empty.
 func (c *conn) next() error {
 	line, err := c.in.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
@@ -178,7 +178,7 @@ func (c *conn) next() error {
 	}
 }
 
-// message takes account of a message's line. The reply subject stands or is missing.
+// message processes the first line of a message. The reply subject is optional.
 func (c *conn) message(args []byte, fields int, headers bool) error {
 	list := bytes.FieldsFunc(args, func(r rune) bool { return r == ' ' || r == '\t' })
 	if len(list) != fields && len(list) != fields+1 {
@@ -233,7 +233,7 @@ func (c *conn) info(text []byte) error {
 	if limit <= 0 {
 		limit = defaultPayload
 	}
-	// JetStream's own answers may be longer: they hold a message in base64, and headers of theirs.
+	// JetStream's own answers may be longer: they contain a message in base64, and JetStream's headers.
 	c.limit = 2*min(limit, maxPayload) + maxLine
 	if c.dialer.discover(info.ConnectURLs) {
 		return nil
@@ -251,8 +251,8 @@ func (c *conn) info(text []byte) error {
 	return nil
 }
 
-// refusal takes an error of the server, shortened and without secrets. The library closes the
-// connection for good at most of them; here they end it, and so it comes back.
+// refusal processes an error of the server: it shortens the text and hides secrets. For most errors the library would
+// close its connection forever; here they only end this connection, and the library connects again.
 func (c *conn) refusal(text string) error {
 	said := strings.ToLower(strings.Trim(text, " '"))
 	passing := strings.HasPrefix(said, nats.PERMISSIONS_ERR) || strings.HasPrefix(said, nats.MAX_SUBSCRIPTIONS_ERR)

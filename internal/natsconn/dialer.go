@@ -13,8 +13,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// dialer opens connections whose reading is bounded, for the library (nats.CustomDialer). TLS is
-// its own affair: the library would lay it over what is returned, and hide the protocol from us.
+// dialer opens connections that bound what is read, for the library (nats.CustomDialer). It does TLS itself: the
+// library would put TLS on top of the returned connection, and the protocol could not be read here.
 type dialer struct {
 	net     net.Dialer
 	servers []*url.URL
@@ -23,7 +23,7 @@ type dialer struct {
 	secure  bool // TLS is required
 
 	mu         sync.Mutex
-	discovered map[string]struct{} // addresses of servers that servers have named
+	discovered map[string]struct{} // addresses of servers that other servers have named
 }
 
 func newDialer(c Config) (*dialer, error) {
@@ -35,7 +35,7 @@ func newDialer(c Config) (*dialer, error) {
 	for _, u := range list {
 		secret, hasPassword := u.User.Password()
 		if !hasPassword {
-			secret = u.User.Username() // it is a token
+			secret = u.User.Username() // a name without a password is a token
 		}
 		if len(secret) >= shortestSecret {
 			secrets = append(secrets, secret, masked)
@@ -57,11 +57,11 @@ func (d *dialer) Dial(network, address string) (net.Conn, error) {
 		errors: rate.NewLimiter(errorsPerSecond, errorsAtOnce)}, nil
 }
 
-// SkipTLSHandshake tells the library that the connection does it.
+// SkipTLSHandshake tells the library that the connection does the handshake.
 func (*dialer) SkipTLSHandshake() bool { return true }
 
-// nameOf is the name that a server's certificate must have. One that another server named by its
-// IP address has the name of the server that we were given, as in the library.
+// nameOf returns the name that a server's certificate must have. For a server that another server named by its IP
+// address, it is the name of the configured server, as in the library.
 func (d *dialer) nameOf(address string) string {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -79,8 +79,8 @@ func (d *dialer) nameOf(address string) string {
 	return host
 }
 
-// discover notes servers that a server has named, and reports whether the library may have them. It
-// remembers each for ever, and tries all of them before it comes back to the ones that we were given.
+// discover records servers that a server has named, and reports whether the library may have them. The library
+// remembers each of them forever, and tries all of them before it returns to the configured ones.
 func (d *dialer) discover(addresses []string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -6,5 +6,5 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// ErrorHandler is what a connection has for errors beside an operation.
+// ErrorHandler returns a connection's handler for errors outside of an operation.
 func ErrorHandler(log *slog.Logger) nats.ErrHandler { return newReporter(log, &Status{}).failed }

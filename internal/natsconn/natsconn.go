@@ -1,7 +1,7 @@
-// Package natsconn makes every connection to NATS of this program. A connection comes back
-// whatever the server answers (a wrong password, an unknown error), what is read from it is
-// bounded, and its errors reach the log shortened and at a bounded rate. Read natsconn.go first,
-// then conn.go, which bounds what is read, and report.go, which logs.
+// Package natsconn makes every connection to NATS of this program. A connection is restored whatever the server
+// answers (a wrong password, an unknown error). The data that is read from the server is bounded, and its errors are
+// logged shortened and at a bounded rate. Read natsconn.go first, then conn.go, which bounds the reading, and
+// report.go, which logs.
 package natsconn
 
 import (
@@ -22,32 +22,32 @@ import (
 type Config struct {
 	// URL of a server, or several separated by commas: nats:// (the default scheme) or tls://.
 	URL  string
-	Name string      // by which the server's monitoring knows the connection
-	TLS  *tls.Config // requires TLS; nil: TLS where the URL or the server asks for it
-	// Wait returns a connection also where no server answers yet. It connects in the background.
+	Name string      // name of the connection in the server's monitoring
+	TLS  *tls.Config // requires TLS; nil: TLS if the URL or the server requires it
+	// Wait makes Connect return a connection even if no server answers yet. It connects in the background.
 	Wait bool
-	// Status follows the connection; nil: nobody asks.
+	// Status follows the connection; nil: not followed.
 	Status *Status
 	Log    *slog.Logger // default slog.Default()
 }
 
-// Status is what became of a connection. It never waits for the connection's own lock, which is
-// held for as long as an attempt to connect takes.
+// Status is the state of a connection. Reading it never waits for the lock of the connection, which is held for as
+// long as an attempt to connect takes.
 type Status struct {
 	connected   atomic.Bool
 	disconnects atomic.Int64
-	// OnClosed is called where the library has closed the connection for good, and not the
-	// caller. Nothing known leads there. May be nil.
+	// OnClosed is called if the library, and not the caller, has closed the connection forever. No known case leads
+	// to this. May be nil.
 	OnClosed func(error)
 }
 
 // Connected reports whether the connection is up.
 func (s *Status) Connected() bool { return s.connected.Load() }
 
-// Disconnects is how often it was lost.
+// Disconnects is how often the connection was lost.
 func (s *Status) Disconnects() int64 { return s.disconnects.Load() }
 
-// Durations of a connection. A server that is silent for two pings is given up.
+// Durations of a connection. A server that does not answer two pings is given up.
 const (
 	dialTimeout   = 2 * time.Second
 	flushTimeout  = 5 * time.Second
@@ -56,7 +56,7 @@ const (
 	jitter        = 100 * time.Millisecond
 )
 
-// Connect opens a connection. Options that are given replace those of this package.
+// Connect opens a connection. The given options replace those of this package.
 func Connect(c Config, more ...nats.Option) (*nats.Conn, error) {
 	d, err := newDialer(c)
 	if err != nil {
@@ -82,7 +82,7 @@ func Connect(c Config, more ...nats.Option) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// servers gives the URLs of a list of servers.
+// servers returns the URLs of a list of servers.
 func servers(list string) ([]*url.URL, error) {
 	var out []*url.URL
 	for one := range strings.SplitSeq(list, ",") {
@@ -92,14 +92,14 @@ func servers(list string) ([]*url.URL, error) {
 		}
 		u, err := url.Parse(one)
 		if err != nil {
-			return nil, err // the caller shows none of it: see redact.Error
+			return nil, err // the caller shows nothing of it: see redact.Error
 		}
 		if u.Scheme != "nats" && u.Scheme != "tls" {
 			switch u.Scheme {
 			case "http", "https", "ws", "wss", "redis", "rediss":
 				return nil, fmt.Errorf("the scheme of a NATS URL is %q, expected nats or tls", u.Scheme)
 			}
-			// A password can stand before "://" by a slip.
+			// A password can be before "://" by mistake.
 			return nil, errors.New("the scheme of a NATS URL is unknown, expected nats or tls")
 		}
 		if u.Host == "" {

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { streamtest.Main(m) }
 // logged is a log of JSON lines.
 type logged struct{ testkit.Log }
 
-// until waits until the log has a text so many times.
+// until waits until the log contains a text the given number of times.
 func (l *logged) until(t *testing.T, text string, times int) {
 	t.Helper()
 	streamtest.Eventually(t, 20*time.Second, "the log says "+text, func() (bool, string) {
@@ -52,14 +52,14 @@ func awaitConnected(t *testing.T, s *natsconn.Status, want bool) {
 	})
 }
 
-// startServer runs a NATS server at a port, 0 for any, until stop.
+// startServer runs a NATS server at a port (0: any) until stop.
 func startServer(t *testing.T, o server.Options) (port int, stop func()) {
 	t.Helper()
 	s, stop := streamtest.EmbeddedNATS(t, o)
 	return s.Addr().(*net.TCPAddr).Port, stop
 }
 
-// The server comes back with another password, refuses us again and again, and comes back as it was.
+// The server restarts with another password, refuses us again and again, and restarts with the old one.
 func TestTheConnectionComesBackAfterAWrongPassword(t *testing.T) {
 	port, stop := startServer(t, server.Options{Username: "u", Password: "right-one"})
 	nc, status, log := connect(t, fmt.Sprintf("nats://u:right-one@127.0.0.1:%d", port))
@@ -82,10 +82,10 @@ func TestTheConnectionComesBackAfterAWrongPassword(t *testing.T) {
 	}
 }
 
-// broken is a server that takes a client, sends it what a test says, and takes the next as NATS would.
+// broken is a server that accepts a client, sends it what the test chooses, and serves the next client as NATS does.
 type broken struct {
 	url  string
-	sent chan error // of what was sent; one for the first client
+	sent chan error // the result of the send; one for the first client
 }
 
 const helloText = `INFO {"server_id":"x","version":"2.12.0","max_payload":1048576,"headers":true}` + "\r\n"
@@ -143,13 +143,13 @@ func once(text string) func(*bufio.Writer) error {
 	return func(w *bufio.Writer) error { _, err := w.WriteString(text); return err }
 }
 
-// What a broken or hostile server sends costs neither the process nor its memory, and the connection
-// comes back.
+// The data of a broken or hostile server neither ends the process nor uses up its memory, and the connection comes
+// back.
 func TestABrokenServer(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	for name, c := range map[string]struct {
 		send func(*bufio.Writer) error
-		says string // the log does
+		says string // text in the log
 	}{
 		"a message of 2^63-1 bytes": {once("MSG a 1 9223372036854775807\r\n"),
 			"a message of 9223372036854775807 bytes"},
@@ -183,8 +183,8 @@ func TestABrokenServer(t *testing.T) {
 	}
 }
 
-// A server names more servers than a cluster has, none of which is there: they are not tried in place
-// of the one that was given. A few are taken, as ever.
+// A server names more servers than a cluster has, and none of them exists: they are not tried in place of the
+// configured one. A few named servers are used, as always.
 func TestServersThatAServerNames(t *testing.T) {
 	for _, n := range []int{3, 1000} {
 		var urls []string
@@ -195,7 +195,7 @@ func TestServersThatAServerNames(t *testing.T) {
 		testkit.Must(t, err)
 		b := newBroken(t, func(w *bufio.Writer) error {
 			_, err := fmt.Fprintf(w, "INFO {\"connect_urls\":%s}\r\n", list)
-			for err == nil { // again and again, as the first can come before the subscription
+			for err == nil { // again and again, because the first can come before the subscription
 				if _, err = w.WriteString("MSG a 1 2\r\nhi\r\n"); err == nil {
 					err = w.Flush()
 				}
@@ -214,7 +214,7 @@ func TestServersThatAServerNames(t *testing.T) {
 	}
 }
 
-// checkLog wants a text in lines of JSON of a bounded length, and no secret.
+// checkLog checks for a text in JSON lines of a bounded length, without any secret.
 func checkLog(t *testing.T, log *logged, says string) {
 	t.Helper()
 	text := log.String()
@@ -228,8 +228,8 @@ func checkLog(t *testing.T, log *logged, says string) {
 	}
 }
 
-// A server refuses one publish after the other for as long as it likes: the connection stays, memory and
-// log are bounded, and what comes after it arrives.
+// A server refuses one publish after another for as long as the test wants: the connection stays, memory and log are
+// bounded, and later messages arrive.
 func TestRefusalsWithoutAPause(t *testing.T) {
 	const refusals = 100_000
 	one := "-ERR 'Permissions Violation for Publish to \"" + strings.Repeat("s", 1000) + "\"'\r\n"

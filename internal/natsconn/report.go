@@ -14,22 +14,22 @@ import (
 
 const (
 	shownText      = 256  // bytes of an error that are shown
-	shownSubject   = 4096 // of one that names a subject, which is as long at most
-	shortestSecret = 3    // what is shorter would hide common letters, and no secret
+	shownSubject   = 4096 // bytes of an error that names a subject, which has at most this length
+	shortestSecret = 3    // shorter texts are no secrets, and hiding them would hide common letters
 	masked         = "xxxxx"
-	// The log takes so many lines of a kind at once, and then one in so many seconds.
+	// This many lines of a kind are logged at once, and after that one in this many seconds.
 	linesAtOnce, secondsPerLine = 5, 10
 )
 
-// webToken is a JWT: a server could repeat the one that we sent.
+// webToken matches a JWT: a server could repeat the one that we sent.
 var webToken = regexp.MustCompile(`eyJ[A-Za-z0-9_=-]{8,}(\.[A-Za-z0-9_=-]*)*`)
 
-// show is a server's text as errors and logs may show it.
+// show returns a server's text in a form that errors and logs may show.
 func (d *dialer) show(text string, most int) string {
 	return printable(cut(webToken.ReplaceAllString(d.secrets.Replace(text), masked), most))
 }
 
-// cut shortens a text to so many bytes.
+// cut shortens a text to this many bytes.
 func cut(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -37,7 +37,7 @@ func cut(text string, most int) string {
 	return text[:most] + "…"
 }
 
-// printable replaces what a terminal or a log could take for something else than text.
+// printable replaces characters that a terminal or a log could interpret as something other than text.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !strconv.IsPrint(r) {
@@ -47,7 +47,7 @@ func printable(text string) string {
 	}, text)
 }
 
-// short is an error of the library whose text is bounded. It is still what it wraps.
+// short is an error of the library with a bounded text. It still unwraps to the original error.
 type short struct{ error }
 
 func (e short) Error() string { return printable(cut(e.error.Error(), shownText)) }
@@ -60,18 +60,18 @@ func shorten(err error) error {
 	return short{err}
 }
 
-// kind of lines, which has a rate of its own.
+// kind is a kind of log lines, with its own rate.
 type kind struct {
 	limit *rate.Limiter
-	left  atomic.Int64 // out since the last line
+	left  atomic.Int64 // lines dropped since the last line
 }
 
 func newKind() *kind {
 	return &kind{limit: rate.NewLimiter(rate.Limit(1.0/secondsPerLine), linesAtOnce)}
 }
 
-// reporter follows a connection: into Status, and into the log at a bounded rate. Its methods are
-// the library's callbacks, which come one at a time. Without them the library writes to stderr.
+// reporter follows a connection: it sets Status, and logs at a bounded rate. Its methods are callbacks of the
+// library, which calls them one at a time. Without callbacks the library writes to stderr.
 type reporter struct {
 	log    *slog.Logger
 	status *Status
@@ -104,7 +104,7 @@ func (r *reporter) disconnected(_ *nats.Conn, err error) {
 	}
 }
 
-// connected is the first connection.
+// connected is called for the first connection.
 func (r *reporter) connected(nc *nats.Conn) {
 	r.status.connected.Store(true)
 	if r.waited.Load() {
@@ -122,8 +122,8 @@ func (r *reporter) refused(_ *nats.Conn, err error) {
 	r.attempts.say(r.log.Warn, "connecting to NATS failed, trying again", "error", shorten(err))
 }
 
-// failed takes what the library finds beside an operation: a refused subject, a slow subscriber, and
-// an attempt to connect that the server refuses.
+// failed receives errors that the library finds outside of an operation: a refused subject, a slow subscriber, or an
+// attempt to connect that the server refuses.
 func (r *reporter) failed(_ *nats.Conn, s *nats.Subscription, err error) {
 	args := []any{"error", shorten(err)}
 	if s != nil {

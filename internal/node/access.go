@@ -17,10 +17,10 @@ import (
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
-// fresh is what is made of files and follows them.
+// fresh is something made from files that reloads when the files change.
 type fresh interface {
 	Reload() error
-	Refused() error // what was offered last and is not in force; nil: it is
+	Refused() error // why the last version read is not in force; nil: it is in force
 	OnReload(func(error))
 	Run(ctx context.Context)
 }
@@ -69,7 +69,7 @@ func (n *node) followFiles(ctx context.Context, running *sync.WaitGroup) {
 	}
 }
 
-// isRefused is a gauge's value.
+// isRefused is the value of a gauge: 1 if the last read was refused.
 func isRefused(f fresh) float64 {
 	if f.Refused() != nil {
 		return 1
@@ -77,7 +77,7 @@ func isRefused(f fresh) float64 {
 	return 0
 }
 
-// refusals is a gauge of what follows files.
+// refusals is a gauge over everything that follows files.
 type refusals map[string]fresh
 
 var refusedDesc = prometheus.NewDesc("streamcounter_file_refused",
@@ -94,10 +94,10 @@ func (r refusals) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// repeatEvery is how often the log says that something is refused, as long as it is.
+// repeatEvery is how often a refusal is logged again, as long as it lasts.
 const repeatEvery = 5 * time.Minute
 
-// repeatRefusals logs what is refused until ctx ends.
+// repeatRefusals logs what is refused, again and again until ctx ends.
 func repeatRefusals(ctx context.Context, log *slog.Logger, all map[string]fresh) {
 	for pause.For(ctx, repeatEvery) {
 		for name, f := range all {
@@ -108,8 +108,8 @@ func repeatRefusals(ctx context.Context, log *slog.Logger, all map[string]fresh)
 	}
 }
 
-// follow reloads when the files change and on SIGHUP, until ctx ends. What f cannot
-// take it logs, and keeps what was there.
+// follow reloads f when its files change and on SIGHUP, until ctx ends. f logs a version that it cannot use, and
+// keeps the one before.
 func follow(ctx context.Context, running *sync.WaitGroup, f fresh) {
 	running.Go(func() { f.Run(ctx) })
 	hup := make(chan os.Signal, 1)

@@ -14,7 +14,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/reload"
 )
 
-// What stays refused is said again and again, and no longer once it is taken.
+// While a file is refused, this is logged again and again. When the file is accepted, it is not logged any more.
 func TestARefusalIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text bytes.Buffer

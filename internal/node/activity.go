@@ -8,14 +8,14 @@ import (
 	"github.com/streamcounter/streamcounter/internal/activity"
 )
 
-// openActivity makes the recorder of what this process does.
+// openActivity creates the recorder of this process's activity.
 func (n *node) openActivity(context.Context) error {
 	n.activity = activity.NewRecorder(activity.Config{Redis: n.redis, Keys: n.keys, Process: n.processName(),
 		Command: n.command, Log: n.log})
 	return nil
 }
 
-// gatherActivity gives what all processes do, with the newest of this one.
+// gatherActivity returns the activity of all processes, with the newest of this one.
 func (n *node) gatherActivity(ctx context.Context) (activity.Activity, error) {
 	if err := n.activity.Publish(ctx); err != nil {
 		return activity.Activity{}, err
@@ -23,7 +23,7 @@ func (n *node) gatherActivity(ctx context.Context) (activity.Activity, error) {
 	return activity.Gather(ctx, n.redis, n.keys)
 }
 
-// openHistory gives what reads the transitions of a key, nil without NATS.
+// openHistory returns the reader of a key's transitions, nil without NATS.
 func (n *node) openHistory() (check.Transitions, error) {
 	if n.nc == nil {
 		return nil, nil

@@ -11,7 +11,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// openBouncers makes what answers CrowdSec's bouncers, nil without --bouncer-rules.
+// openBouncers returns the feed for CrowdSec's bouncers, nil without --bouncer-rules.
 func (n *node) openBouncers() (*crowdsec.Feed, error) {
 	if n.config.Checks.Bouncers == "" {
 		return nil, nil
@@ -29,7 +29,7 @@ func (n *node) openBouncers() (*crowdsec.Feed, error) {
 			n.log.Warn("a rule of --bouncer-rules is a shadow: bouncers do not get its keys", "rule", names[i])
 		}
 	}
-	// The clock of Redis, as far as it is known: until when keys are throttled is of that clock.
+	// Now is the clock of Redis, as far as it is known, because the end of a throttle is a time of that clock.
 	return crowdsec.NewFeed(crowdsec.Config{Throttled: n.service.AllThrottled, Rules: names,
 		Now: func() int64 { return n.present().ClockMs(0) }}), nil
 }

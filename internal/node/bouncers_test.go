@@ -10,7 +10,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Of several names the error says which one no rule has.
+// If one of several names is not the name of a rule, the error says which one.
 func TestBouncerRulesThatAreNotThere(t *testing.T) {
 	rules, err := windows.Parse("example", []byte(someRules))
 	testkit.Must(t, err)

@@ -10,7 +10,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// /metrics says what the process was built from, as the command version does.
+// /metrics shows the build of the process, as the command version does.
 func TestBuildInfo(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	Build{Version: "1.2.3", Commit: "abc", Go: "go1.99"}.register(registry)

@@ -15,8 +15,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
-// debugTransport answers at --debug, which every process can have: Go's profiles and the log level.
-// They tell of memory and change the log, so only this machine may reach them.
+// debugTransport serves Go's profiles and the log level at --debug, in any process. They show parts of the memory and
+// change the log, so only this machine may reach them.
 var debugTransport = transport{name: "debug", title: "debug", about: "/debug/pprof/, /debug/log-level",
 	scheme: "http", addr: func(c *settings.Config) string { return c.Debug }, open: newDebugServer, local: true,
 	plain: true}
@@ -42,7 +42,7 @@ func newDebugServer(n *node) server {
 	}
 	return httpServer{&http.Server{Handler: httpapi.NewRouter(nil, routes...), ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
-		// A profile takes as long as its caller asks for: a ReadTimeout or a WriteTimeout would end it.
+		// A profile takes as long as its caller requests: a ReadTimeout or a WriteTimeout would cut it off.
 		ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelWarn)}}
 }
 

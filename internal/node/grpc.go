@@ -27,24 +27,25 @@ import (
 type grpcServer struct {
 	*grpc.Server
 	health *health.Server
-	// stopping is closed when Shutdown is no longer far.
+	// stopping is closed when Shutdown is near.
 	stopping chan struct{}
 }
 
-// What a caller without a token can take; docs/security.md has what it costs.
+// Bounds on what a caller without a token can use; docs/security.md says what it costs.
 const (
-	// callTime bounds a call, its request's arrival too: grpc-go reads the request
-	// before any interceptor runs, for as long as the caller likes.
+	// callTime bounds a call, including the arrival of its request: grpc-go reads the request before any interceptor
+	// runs, and waits for it without a limit.
 	callTime = 10 * time.Second
-	// maxMetadata of a call, as HTTP has it for headers. grpc-go's own bound is 16 MiB.
+	// maxMetadata bounds the metadata of a call, in bytes, like the header bound of HTTP. grpc-go's own bound is 16
+	// MiB.
 	maxMetadata = 32 << 10
-	// maxWatches are the open health Watch and reflection streams of the process,
-	// which last as long as their connections.
+	// maxWatches bounds the open health Watch and reflection streams of the process, which last as long as their
+	// connections.
 	maxWatches = 1000
 )
 
-// endCallsInTime gives each unary call a deadline when its headers come, unless its caller gave it one
-// that is no later. It refuses none: grpc-go keeps the timer of the caller's own deadline of a call refused here.
+// endCallsInTime sets a deadline for each unary call when its headers arrive, unless its caller set one that is no
+// later. It refuses no call: if a call were refused here, grpc-go would keep the timer of the caller's deadline.
 func endCallsInTime(ctx context.Context, call *tap.Info) (context.Context, error) {
 	if own, ok := ctx.Deadline(); isStream(call.FullMethodName) || ok && time.Until(own) <= callTime {
 		return ctx, nil
@@ -106,10 +107,10 @@ func newGRPCServer(n *node) server {
 	return s
 }
 
-// ratelimitService is the name that envoyproxy/ratelimit has for the service.
+// ratelimitService is the name of the service in envoyproxy/ratelimit.
 const ratelimitService = "ratelimit"
 
-// serving is what gRPC health says of the service, by its name and by that of envoyproxy/ratelimit.
+// serving sets what gRPC health reports for the service, under its own name and under that of envoyproxy/ratelimit.
 func (s grpcServer) serving(on bool) {
 	is := healthv1.HealthCheckResponse_NOT_SERVING
 	if on {
@@ -120,11 +121,11 @@ func (s grpcServer) serving(on bool) {
 	}
 }
 
-// serveFrom waits for the first limits.
+// serveFrom reports the service as serving when the first limits have come.
 func (s grpcServer) serveFrom(arrived <-chan struct{}) {
 	select {
 	case <-arrived:
-		s.serving(true) // nothing once Shutdown has begun
+		s.serving(true) // has no effect once Shutdown has begun
 	case <-s.stopping:
 	}
 }

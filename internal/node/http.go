@@ -20,8 +20,7 @@ import (
 // httpServer is the HTTP interface at --http.
 type httpServer struct{ *http.Server }
 
-// newHTTPServer serves checks where there is a service, and /metrics, /healthz
-// and /readyz always.
+// newHTTPServer serves checks if there is a service, and always /metrics, /healthz and /readyz.
 func newHTTPServer(n *node) server {
 	routes := httpapi.HealthRoutes(n.ready)
 	if n.api != nil {
@@ -46,13 +45,13 @@ func httpServerOf(n *node, router *httpapi.Router, tls *tls.Config) server {
 		ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelWarn),
 	}}
 	if n.feed != nil {
-		s.RegisterOnShutdown(n.feed.Stop) // its streams would hold up a clean stop
+		s.RegisterOnShutdown(n.feed.Stop) // its open streams would delay a clean stop
 	}
 	return s
 }
 
-// metricsHandler serves /metrics: with trace ids as exemplars, in the format of OpenMetrics, where
-// traces are sent. Not beside --rls-metrics, whose names that format would change.
+// metricsHandler serves /metrics. If traces are sent, it uses the format of OpenMetrics, with trace ids as exemplars.
+// It does not do so with --rls-metrics, because that format would change the metric names.
 func (n *node) metricsHandler() http.Handler {
 	return promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{
 		EnableOpenMetrics: n.tracer != nil && n.envoyMetrics == nil})
@@ -69,7 +68,7 @@ func (s httpServer) Serve(l net.Listener) error {
 	return nil
 }
 
-// Shutdown also closes what has not ended in time: http.Server leaves it open.
+// Shutdown also closes the connections that have not ended in time: http.Server leaves them open.
 func (s httpServer) Shutdown(ctx context.Context) error {
 	err := s.Server.Shutdown(ctx)
 	if err != nil {
@@ -78,8 +77,8 @@ func (s httpServer) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// ready tells probes whether what this process needs is there: Redis, and NATS where it publishes
-// or delivers. Whoever asks is not told why it is not; the log is, once per change.
+// ready reports to probes whether this process can reach what it needs: Redis, and NATS if it publishes or delivers.
+// The caller does not get the reason; it is logged, once per change.
 func (n *node) ready(ctx context.Context) error {
 	what, err := n.missing(ctx)
 	if away := err != nil; n.notReady.Swap(away) != away {
@@ -92,7 +91,7 @@ func (n *node) ready(ctx context.Context) error {
 	return err
 }
 
-// missing says what a process needs and has not.
+// missing returns the server that the process needs and cannot reach.
 func (n *node) missing(ctx context.Context) (what string, err error) {
 	if n.redis != nil { // sinks have none
 		ctx, cancel := context.WithTimeout(ctx, time.Second)

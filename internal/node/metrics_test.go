@@ -25,7 +25,7 @@ const (
 	someRules   = `rules: [{name: api, match: "user:*", windows: [{limit: 10, per: 1m}]}]`
 )
 
-// Each metric is in the docs with its labels, and no other is.
+// The docs list exactly the registered metrics, with their labels.
 func TestMetricsAreDocumented(t *testing.T) {
 	documented := testkit.DocumentedMetrics(t, metricsPage)
 	for name, labels := range registeredMetrics(t) {
@@ -40,7 +40,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// registeredMetrics gives name → labels of all that serve and work register.
+// registeredMetrics returns name → labels of all metrics that serve and work register.
 func registeredMetrics(t *testing.T) map[string]string {
 	t.Helper()
 	example, err := windows.Parse("example", []byte(someRules))

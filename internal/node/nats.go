@@ -15,8 +15,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
-// openNATS connects, embedded or not. A NATS that is not there yet is waited
-// for in the background: transitions wait in the outbox meanwhile.
+// openNATS connects to NATS, embedded or not. If NATS does not answer yet, the connection is retried in the
+// background, and transitions wait in the outbox meanwhile.
 func (n *node) openNATS(context.Context) error {
 	n.natsURL = n.config.NATS.URL
 	port, embedded, err := settings.EmbeddedPort(n.natsURL, 4222)
@@ -34,7 +34,7 @@ func (n *node) openNATS(context.Context) error {
 	n.nats = &natsconn.Status{OnClosed: func(err error) { n.natsClosed <- err }}
 	natsMetrics(n.registry, n.nats)
 	n.nc, err = backend.ConnectNATS(n.config.NATS, natsconn.Config{URL: n.natsURL, Name: "streamcounter", Wait: true,
-		Status: n.nats, Log: n.log}, nats.ReconnectBufSize(-1)) // what is published meanwhile fails at once
+		Status: n.nats, Log: n.log}, nats.ReconnectBufSize(-1)) // without a connection, a publish fails at once
 	if err != nil {
 		return settings.Blame("nats", fmt.Errorf("%s: %w", redact.URL(n.natsURL), redact.Error(err)))
 	}
@@ -45,7 +45,7 @@ func (n *node) openNATS(context.Context) error {
 	return nil
 }
 
-// natsMetrics tell whether NATS is there. They do not wait for the connection.
+// natsMetrics registers metrics that show whether NATS is connected. They do not wait for the connection.
 func natsMetrics(reg prometheus.Registerer, s *natsconn.Status) {
 	f := promauto.With(reg)
 	f.NewGaugeFunc(prometheus.GaugeOpts{Name: "streamcounter_nats_connected",
@@ -59,7 +59,7 @@ func natsMetrics(reg prometheus.Registerer, s *natsconn.Status) {
 		Help: "How often the connection to NATS was lost."}, func() float64 { return float64(s.Disconnects()) })
 }
 
-// openOptionalNATS connects where --nats says to: serve answers checks without it.
+// openOptionalNATS connects if --nats is given: serve answers checks without NATS.
 func (n *node) openOptionalNATS(ctx context.Context) error {
 	if n.config.NATS.URL == "" {
 		return nil

@@ -34,9 +34,8 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// node is one process of streamcounter: what serve, work and dev have in
-// common. It is built step by step, each step leaving behind how to undo it;
-// stop undoes them in reverse.
+// node is one process of streamcounter: the common part of serve, work and dev. It is built step by step. Each step
+// registers how to undo it, and stop undoes the steps in reverse.
 type node struct {
 	command  string // serve, work or dev
 	build    Build
@@ -45,11 +44,11 @@ type node struct {
 	config   *settings.Config
 	log      *slog.Logger
 	registry *prometheus.Registry
-	tokens   *access.Tokens       // nil: nobody is asked for one
+	tokens   *access.Tokens       // nil: callers need none
 	tls      *tls.Config          // nil: plain text
 	traces   trace.TracerProvider // nil: none are sent
-	tracer   trace.Tracer         // nil with traces
-	fresh    map[string]fresh     // what it has → files that are followed
+	tracer   trace.Tracer         // nil if traces is nil
+	fresh    map[string]fresh     // name → something that follows files
 
 	keys     *stream.Keys
 	rules    ruleSource
@@ -61,7 +60,7 @@ type node struct {
 	nc       *nats.Conn
 	nats     *natsconn.Status // of nc; nil without NATS
 	activity *activity.Recorder
-	sinks    *sinks.Group    // nil where there are none
+	sinks    *sinks.Group    // nil if there are none
 	history  *alerts.History // nil without NATS
 	feed     *page.Feed      // of the page at /; nil in work
 	service  *check.Service  // nil in work
@@ -69,16 +68,16 @@ type node struct {
 	limiter  *envoy.Service  // Envoy's, nil in work
 
 	envoyMetrics *envoy.Metrics // nil: none
-	transports   []transport    // that it may serve
+	transports   []transport    // those that it may serve
 
 	redisURL, natsURL string
-	endpoints         []*endpoint // where it is called
+	endpoints         []*endpoint // the addresses that it serves
 	notReady          atomic.Bool // the last readiness probe failed
 
-	stopBy time.Time // once it stops: when all is to be over
+	stopBy time.Time // set when it stops: the time by which everything must be over
 	undo   []func()
 
-	natsClosed chan error // the NATS library has given its connection up; nothing known leads there
+	natsClosed chan error // the NATS library has given up its connection; no known case leads to this
 }
 
 func newNode(c Config, rules ruleSource, log *slog.Logger) *node {
@@ -98,8 +97,8 @@ func newNode(c Config, rules ruleSource, log *slog.Logger) *node {
 	return n
 }
 
-// needsNATS reports whether the process has work that NATS takes part in. serve has not: it answers
-// checks without it.
+// needsNATS reports whether the process has work for which it needs NATS. serve has none: it answers checks without
+// NATS.
 func (n *node) needsNATS() bool { return n.pool != nil || n.sinks != nil }
 
 func (n *node) atStop(f func()) { n.undo = append(n.undo, f) }
@@ -111,10 +110,9 @@ func (n *node) stop() {
 	n.undo = nil
 }
 
-// run serves and works until ctx ends, and then stops cleanly; the connections
-// close after it (stop).
+// run serves and works until ctx ends, and then stops cleanly. The connections are closed after that (stop).
 func (n *node) run(ctx context.Context) error {
-	// The first server that fails ends all.
+	// If one server fails, all stop.
 	serving, failed := errgroup.WithContext(ctx)
 	for _, e := range n.endpoints {
 		serving.Go(func() error { return e.server.Serve(e.listener) })
@@ -122,7 +120,7 @@ func (n *node) run(ctx context.Context) error {
 	if n.needsNATS() {
 		serving.Go(func() error {
 			select {
-			case err := <-n.natsClosed: // whoever restarts this process gives it a new one
+			case err := <-n.natsClosed: // after a restart the process has a new connection
 				return fmt.Errorf("the connection to NATS is closed for good: %w", err)
 			case <-failed.Done():
 				return nil
@@ -142,8 +140,8 @@ func (n *node) run(ctx context.Context) error {
 	if ctx.Err() != nil {
 		n.log.Info("stopping")
 	}
-	// Requests that are being answered and events that are being folded come to
-	// their end side by side, within one timeout.
+	// Requests that are being answered and events that are being folded are finished concurrently, within one
+	// timeout.
 	stopPool()
 	n.stopBy = time.Now().Add(n.config.Stop)
 	within, cancel := context.WithDeadline(context.Background(), n.stopBy)

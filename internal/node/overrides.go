@@ -7,9 +7,9 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// openOverrides loads what operators have set for single keys: nothing is answered before, as a
-// blocked key must not pass while a process starts. Where a part of a Cluster does not answer, its
-// overrides come when it does.
+// openOverrides loads what operators have set for single keys. The process answers nothing before that, because a
+// blocked key must not pass while a process starts. If a part of a Cluster does not answer, its overrides are loaded
+// when it answers again.
 func (n *node) openOverrides(ctx context.Context) error {
 	all := n.counter.NewOverrides(n.log)
 	n.present = windows.Under(all, n.rules.Rules)

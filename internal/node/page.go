@@ -13,7 +13,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// openPage makes what the page at / shows.
+// openPage creates the feed of the page at /.
 func (n *node) openPage(context.Context) error {
 	c := page.Config{Version: n.build.Version, Prefix: n.keys.Prefix, Activity: n.gatherActivity,
 		Overview: n.api.OverviewInTurn, Partitions: n.partitions, Rules: n.pageRules, Health: n.pageHealth,
@@ -25,7 +25,7 @@ func (n *node) openPage(context.Context) error {
 	return nil
 }
 
-// pageHealth asks Redis, within a second, and tells what is known of NATS and of on_error.
+// pageHealth pings Redis, for at most a second, and returns the known state of NATS and of on_error.
 func (n *node) pageHealth(ctx context.Context) page.Health {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -50,14 +50,14 @@ func (n *node) pageRules() []page.Rule {
 	out := []page.Rule{}
 	for _, r := range n.rules.Rules().List() {
 		out = append(out, page.Rule{Name: r.Name, Match: r.Match, Shadow: r.Shadow, Says: wording.Rule(r)})
-		if len(out) == 200 { // of Envoy's limits there can be thousands
+		if len(out) == 200 { // there can be thousands of Envoy's limits
 			break
 		}
 	}
 	return out
 }
 
-// partitions measures what workers have before them; what a server does not answer is left out.
+// partitions measures the backlog of the workers. It leaves out partitions whose server does not answer.
 func (n *node) partitions(ctx context.Context) ([]page.Partition, error) {
 	backlogs, failed := eventlog.Backlogs(ctx, n.redis, n.keys)
 	pipe := n.redis.Pipeline()

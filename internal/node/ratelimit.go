@@ -16,8 +16,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/xds"
 )
 
-// ratelimitTransports are at the addresses of envoyproxy/ratelimit, which asks for no token;
-// with GRPC_CLIENT_TLS_CACERT gRPC asks for a certificate.
+// ratelimitTransports are served at the addresses of envoyproxy/ratelimit, which requires no token. With
+// GRPC_CLIENT_TLS_CACERT, gRPC requires a client certificate.
 var ratelimitTransports = []transport{
 	{name: "http", title: "HTTP", about: "/json, /healthcheck", scheme: "http", public: true,
 		addr: func(c *settings.Config) string { return c.RateLimit.HTTP }, open: newRatelimitHTTP},
@@ -52,17 +52,17 @@ func ratelimitRules(c *settings.Config, log *slog.Logger) (ruleSource, error) {
 	return s, err
 }
 
-// xdsRules are limits of an xDS server.
+// xdsRules are the limits of an xDS server.
 type xdsRules struct {
 	*xds.Source
 	certificates *reload.Files[*tls.Config] // nil: plain text
 }
 
-// waits says that nothing is served before limits have come.
+// waits reports whether nothing may be served before limits have come.
 func (n *node) waits() bool { return n.config.RateLimit.Wait && n.config.RateLimit.XDS != nil }
 
-// waitForLimits waits where limits must have come before anything is served, and then listens. It is false
-// where ctx ends first.
+// waitForLimits waits for the first limits if nothing may be served before them, and then listens. It returns false
+// if ctx ends first.
 func (n *node) waitForLimits(ctx context.Context) (bool, error) {
 	s, ok := n.rules.(*xdsRules)
 	if !ok || !n.waits() {
@@ -88,8 +88,8 @@ func newRatelimitHTTP(n *node) server {
 		httpapi.Route{Method: "POST", Path: "/json", Open: true, Serve: n.limiter}), nil)
 }
 
-// healthcheck answers the probes of Envoy Gateway's deployment. What is refused beside limits in force is no
-// failure, which would end a process that limits everything else.
+// healthcheck answers the probes of Envoy Gateway's deployment. If some limits are refused while others are in force,
+// that is not a failure: a failure would end a process that enforces all the other limits.
 func (n *node) healthcheck(w http.ResponseWriter, r *http.Request) {
 	none, refused := n.noLimits() != nil, n.rules.Refused()
 	switch limits := n.limits(); {
@@ -108,7 +108,7 @@ func (n *node) healthcheck(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// noLimits is an error before limits have come.
+// noLimits returns an error until limits have come.
 func (n *node) noLimits() error {
 	if s, ok := n.rules.(*xdsRules); ok {
 		return s.Ready()

@@ -20,7 +20,7 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// openRedis connects, embedded or not, and compares the prefix with what is there.
+// openRedis connects to Redis, embedded or not, and compares the settings of the prefix with those in Redis.
 func (n *node) openRedis(ctx context.Context) error {
 	k, err := stream.NewKeys(n.config.Stream.Prefix, n.config.Stream.Partitions)
 	if err != nil {
@@ -62,8 +62,9 @@ func (n *node) openRedis(ctx context.Context) error {
 	return n.counter.RecordRules(ctx, n.rules.Rules())
 }
 
-// refuseOthers keeps a process that tries things out from publishing decisions by other rules beside those that
-// work, before it has written anything.
+// refuseOthers returns an error if other processes use the prefix with other rules. So a process that is only a trial
+// does not publish decisions by other rules beside the working ones. It is called before the process has written
+// anything.
 func (n *node) refuseOthers(ctx context.Context) error {
 	if !n.alone {
 		return nil
@@ -81,11 +82,11 @@ func (n *node) refuseOthers(ctx context.Context) error {
 		"--rules", n.keys.Prefix, redact.URL(n.redisURL), processes.Words(processes.ByRules(others)))
 }
 
-// startWithin is how long a start looks at Redis.
+// startWithin is how long a start examines Redis.
 const startWithin = time.Second
 
-// lookAtStart logs what is wrong with Redis, one line each. It holds a start up
-// for a second at most, and ends none.
+// lookAtStart logs the problems of Redis, one line each. It delays a start by a second at most, and never makes it
+// fail.
 func lookAtStart(ctx context.Context, c redis.UniversalClient, target string, log *slog.Logger) {
 	o, err := backend.RedisOptions(target, settings.ClientFiles{})
 	named := err == nil && o.Username != ""

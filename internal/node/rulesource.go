@@ -17,15 +17,14 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// ruleSource is what the rules of files are made of, and follows these.
+// ruleSource holds the rules that are made from files, and follows these files.
 type ruleSource interface {
 	fresh
 	Rules() *windows.Rules
 }
 
-// openRules opens the rules file and the limits of --rls-config as one source of
-// rules. With limits, a process can do without a rules file. example, if there is
-// one, stands in for a rules file that was not given.
+// openRules opens the rules file and the limits of --rls-config as one source of rules. With limits, a process needs
+// no rules file. example, if it is not nil, is used if no rules file was given.
 func openRules(c settings.Rules, example *windows.Rules, log *slog.Logger) (ruleSource, error) {
 	switch {
 	case c.Limits != "":
@@ -55,7 +54,7 @@ func openRules(c settings.Rules, example *windows.Rules, log *slog.Logger) (rule
 		"example", settings.EnvName("rules"))
 }
 
-// limits are those that belong to the present rules, nil without --rls-config.
+// limits returns the limits that belong to the present rules, nil without --rls-config.
 func (n *node) limits() *envoyconfig.Limits {
 	if s, ok := n.rules.(interface{ Limits() *envoyconfig.Limits }); ok {
 		return s.Limits()
@@ -74,7 +73,7 @@ func (n *node) followRules(ctx context.Context, running *sync.WaitGroup) {
 		Help: "1 while the newest rules or limits are refused, all or some of them."},
 		func() float64 { return isRefused(n.rules) })
 	n.rules.OnReload(func(err error) {
-		refused := n.rules.Refused() // of an xDS server some limits can be, and the others are in force
+		refused := n.rules.Refused() // an xDS server may have some limits refused while the others are in force
 		n.envoyMetrics.Loaded(refused)
 		outcome := "ok"
 		if refused != nil {
@@ -98,8 +97,8 @@ func (n *node) followRules(ctx context.Context, running *sync.WaitGroup) {
 	follow(ctx, running, n.rules)
 }
 
-// logCountedAnew says which windows have forgotten what keys had spent, as the rules count them in another way
-// than those before.
+// logCountedAnew logs the windows whose keys start from zero, because the rules count them by another algorithm than
+// before.
 func (n *node) logCountedAnew(before *windows.Rules) {
 	for _, r := range n.rules.Rules().List() {
 		old := before.Named(r.Name)
@@ -119,7 +118,7 @@ func (n *node) recordRules(ctx context.Context) error {
 	return n.counter.RecordRules(within, n.rules.Rules())
 }
 
-// recordRulesLater records the rules once Redis is there again.
+// recordRulesLater records the rules when Redis answers again.
 func (n *node) recordRulesLater(ctx context.Context) {
 	for pause.For(ctx, time.Second) {
 		if n.recordRules(ctx) == nil {
@@ -129,11 +128,11 @@ func (n *node) recordRulesLater(ctx context.Context) {
 	}
 }
 
-// processName is how other processes of the prefix know this one.
+// processName is the name of this process for the other processes of the prefix.
 func (n *node) processName() string { return n.command + " " + n.name }
 
-// announcer tells other processes of the prefix which rules are in force here, and
-// the log and metrics of this one which others run with other rules.
+// announcer announces the rules of this process to the other processes of the prefix. It also logs and measures which
+// of them have other rules.
 func (n *node) announcer() *processes.Announcer {
 	return processes.NewAnnouncer(processes.Config{
 		Redis: n.redis, Keys: n.keys, Name: n.processName(), Registry: n.registry, Log: n.log,

@@ -1,8 +1,8 @@
-// Package node wires one running process together: serve, work, dev, sinks or ratelimit. Its settings come from package
-// settings. It opens its parts in the order of this file: traces, tokens and certificates, addresses, Redis, overrides,
-// activity; then those of its Role, such as NATS, workers, checks and the page; and last the servers of its addresses.
-// From then on it serves and works until it is told to stop, and stops in reverse (node.go, which to read next). Each
-// part is a file; servers.go lists what answers at which address.
+// Package node wires one running process together: serve, work, dev, sinks or ratelimit. Its settings come from
+// package settings. It opens its parts in the order of this file: traces, tokens and certificates, addresses, Redis,
+// overrides, activity; then the parts of its Role, such as NATS, workers, checks and the page; and last the servers
+// of its addresses. Then it serves and works until it is told to stop, and stops the parts in reverse order (node.go,
+// which to read next). Each part is a file; servers.go lists what is served at which address.
 package node
 
 import (
@@ -22,41 +22,41 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Config is what a command gives to the process that it runs.
+// Config is what a command passes to the process that it runs.
 type Config struct {
 	Command  string // its name, such as serve
 	Build    Build
 	Settings *settings.Config
-	Stderr   io.Writer // of the log
+	Stderr   io.Writer // for the log
 }
 
-// Part opens one part of a process, or says why it cannot.
+// Part opens one part of a process, or returns why it cannot.
 type Part func(*node, context.Context) error
 
-// Parts that only some processes have. A Role has them in the order of their start.
+// Parts that only some processes have. A Role lists them in the order of their start.
 var (
 	// NATS connects to NATS, or waits for it in the background. With "embedded" it starts one.
 	NATS Part = (*node).openNATS
-	// OptionalNATS connects where --nats is given.
+	// OptionalNATS connects to NATS if --nats is given.
 	OptionalNATS Part = (*node).openOptionalNATS
-	// Workers count events, release keys and publish to NATS, which comes before. consumers/worker.go says how events
-	// are counted.
+	// Workers count events, release keys and publish to NATS. Open NATS before. consumers/worker.go describes how
+	// events are counted.
 	Workers Part = (*node).openWorkers
-	// Sinks deliver alerts, where --sinks is given. NATS comes before.
+	// Sinks deliver alerts, if --sinks is given. Open NATS before.
 	Sinks Part = (*node).openSinks
-	// Checks answer checks and take events.
+	// Checks answer checks and accept events.
 	Checks Part = (*node).openChecks
-	// Page is the page at /, of what Checks know.
+	// Page is the page at /, with data of Checks.
 	Page Part = (*node).openPage
 )
 
-// What each process has, in the order of its start: these, the parts of its Role, and lastPart.
+// The parts of each process, in the order of its start: everyPart, the parts of its Role, and lastPart.
 var (
 	everyPart = []Part{
 		(*node).openTraces, // first, as it stops last
 		(*node).openAccess, // tokens and certificates
-		(*node).listen,     // all addresses: a taken port ends the start before anything is touched
-		(*node).openRedis,  // compares prefix and partitions with what is there, and records the rules
+		(*node).listen,     // all addresses: if a port is taken, the start ends before it has changed anything
+		(*node).openRedis,  // compares prefix and partitions with those in Redis, and records the rules
 		(*node).openOverrides,
 		(*node).openActivity,
 	}
@@ -66,26 +66,26 @@ var (
 // Role holds the differences between processes: serve, work, dev and ratelimit.
 type Role struct {
 	Parts   []Part
-	Example *windows.Rules // counts where neither --rules nor --rls-config is given; nil: one of them is required
-	Ready   func(Started)  // tells the user that it runs; nil: the log does
+	Example *windows.Rules // used if neither --rules nor --rls-config is given; nil: one of them is required
+	Ready   func(Started)  // reports to the user that it runs; nil: it is logged
 	Alone   bool           // it refuses a prefix that other processes use with other rules
-	// RateLimit has it stand in for envoyproxy/ratelimit: same addresses, and limits of an xDS server too.
+	// RateLimit makes it a replacement for envoyproxy/ratelimit: the same addresses, and also limits of an xDS
+	// server.
 	RateLimit bool
 }
 
-// Started is what can be told of a process that runs.
+// Started describes a process that runs.
 type Started struct {
 	Redis, NATS string // URLs of the servers it uses, which can hold passwords
-	HTTP        string // URL of its own
-	Addresses   string // of all its servers, for people, a line each
+	HTTP        string // URL of its own HTTP server
+	Addresses   string // of all its servers, for people, one per line
 	Tokens      bool   // callers need one
 	Keys        *stream.Keys
 	Rules       *windows.Rules
 }
 
-// gcPercent lets the heap grow to five times the live data before it is collected. The heap
-// holds mostly requests under way, and a check is a fifth cheaper. GOGC and GOMEMLIMIT say
-// otherwise if they are set.
+// gcPercent lets the heap grow to five times the live data before it is collected. The heap holds mostly requests
+// under way, and a check becomes a fifth cheaper. GOGC and GOMEMLIMIT take precedence if they are set.
 const gcPercent = 400
 
 // Run builds a process part by part, in the order in which a start can fail, and runs it until ctx ends. It then stops

@@ -12,28 +12,28 @@ import (
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
-// server answers at one address. The process opens, runs, reports and stops all its servers
-// in the same loops, whatever they speak.
+// server answers at one address. The process opens, runs, reports and stops all its servers in the same loops,
+// whatever protocol they use.
 type server interface {
 	// Serve answers on l until Shutdown, and then returns nil.
 	Serve(l net.Listener) error
-	// Shutdown takes no more calls and waits for those under way. What has not
-	// ended when ctx does is cut off, which is an error.
+	// Shutdown takes no more calls and waits for those under way. Calls that have not ended when ctx ends are cut
+	// off, which is an error.
 	Shutdown(ctx context.Context) error
 }
 
-// transport is a way to call this program. A new one is a file with its server, an
-// address in settings/config.go, and a line in transports.
+// transport is a protocol by which this program is called. A new transport is a file with its server, an address in
+// settings/config.go, and an entry in transports.
 type transport struct {
 	name   string                          // the setting of its address
 	title  string                          // for people
 	about  string                          // what it serves
-	scheme string                          // of its URL; empty: it is called by its address
+	scheme string                          // of its URL; empty: callers use its address without a URL
 	addr   func(c *settings.Config) string // empty: not served
 	open   func(n *node) server            // n has everything that calls need
-	public bool                            // whoever reaches it may call it
+	public bool                            // anybody who reaches it may call it
 	local  bool                            // only this machine may reach it
-	plain  bool                            // without TLS, whatever the others have
+	plain  bool                            // without TLS, even if the others have it
 }
 
 var transports = []transport{
@@ -43,8 +43,8 @@ var transports = []transport{
 		addr: func(c *settings.Config) string { return c.GRPC.Addr }, open: newGRPCServer},
 }
 
-// healthTransport answers probes at --health: a kubelet has no client certificate. It says nothing else, so whoever
-// reaches it may ask.
+// healthTransport answers probes at --health: a kubelet has no client certificate. It reveals nothing else, so
+// anybody who reaches it may call it.
 var healthTransport = transport{name: "health", title: "health", about: "/healthz, /readyz", scheme: "http",
 	addr: func(c *settings.Config) string { return c.Health }, open: newHealthServer, public: true, plain: true}
 
@@ -52,12 +52,11 @@ var healthTransport = transport{name: "health", title: "health", about: "/health
 type endpoint struct {
 	transport
 	listener net.Listener
-	server   server // from openServers on
+	server   server // set by openServers
 }
 
-// listen opens the addresses of all transports, so that a taken port ends the
-// start. Calls wait until the servers run; where these wait for limits, connections are
-// refused until then.
+// listen opens the addresses of all transports, so that a taken port ends the start. Calls wait until the servers
+// run. If the servers wait for limits, connections are refused until then.
 func (n *node) listen(context.Context) error {
 	for _, t := range append(slices.Clip(n.transports), healthTransport, debugTransport) {
 		addr := t.addr(n.config)
@@ -86,27 +85,27 @@ func (n *node) listen(context.Context) error {
 	return nil
 }
 
-// bind opens an address.
+// bind opens the address of e.
 func (n *node) bind(e *endpoint) error {
 	addr := e.addr(n.config)
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return settings.PortTaken(e.name, addr, err)
 	}
-	n.atStop(func() { _ = l.Close() }) // it is closed already where the server has run
-	// golang.org/x/net/netutil: a few lines that the Go team keeps. Beyond the bound
-	// a caller waits for one that goes, rather than for memory that is not there.
+	n.atStop(func() { _ = l.Close() }) // already closed if the server has run
+	// golang.org/x/net/netutil: a few lines that the Go team maintains. Beyond the bound, a new connection waits
+	// until another one ends, so that connections do not use up the memory.
 	e.listener = netutil.LimitListener(l, n.config.Access.MaxConnections)
 	return nil
 }
 
-// mayListen refuses what a port scan of a public address would find.
+// mayListen refuses an address that a port scan would find, unless callers must authenticate or --open is given.
 func (n *node) mayListen(name, addr string) error {
 	at, err := net.ResolveTCPAddr("tcp", addr)
 	if err != nil {
 		return settings.Wrong(name, addr, err.Error()+"; expected HOST:PORT such as 127.0.0.1:8080")
 	}
-	if n.guarded() || at.IP.IsLoopback() { // no address at all is all of them
+	if n.guarded() || at.IP.IsLoopback() { // an empty host means all addresses
 		return nil
 	}
 	if !n.config.Access.Open {
@@ -119,7 +118,7 @@ func (n *node) mayListen(name, addr string) error {
 	return nil
 }
 
-// openServers makes the servers of all addresses; they run from node.run on.
+// openServers creates the servers of all addresses; node.run starts them.
 func (n *node) openServers(context.Context) error {
 	for _, e := range n.endpoints {
 		e.server = e.open(n)
@@ -127,7 +126,7 @@ func (n *node) openServers(context.Context) error {
 	return nil
 }
 
-// url is how e is called: a URL, or its address.
+// url returns how to call e: a URL, or its address.
 func (n *node) url(e *endpoint) string {
 	at := e.listener.Addr().String()
 	switch {
@@ -139,7 +138,7 @@ func (n *node) url(e *endpoint) string {
 	return e.scheme + "://" + at
 }
 
-// baseURL is that of HTTP, which every process has.
+// baseURL returns the URL of the HTTP server, which every process has.
 func (n *node) baseURL() string {
 	for _, e := range n.endpoints {
 		if e.name == "http" {
@@ -149,7 +148,7 @@ func (n *node) baseURL() string {
 	return ""
 }
 
-// servedAt lists the addresses for people, a line each.
+// servedAt lists the addresses for people, one per line.
 func (n *node) servedAt() string {
 	var b strings.Builder
 	for _, e := range n.endpoints {

@@ -8,7 +8,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
-// The address of each transport is a setting of that name, and each is told of once.
+// The address of each transport is a setting of that name, and each address is reported once.
 func TestTransportsAreSettings(t *testing.T) {
 	c := settings.New()
 	for _, x := range transports {

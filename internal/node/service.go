@@ -12,7 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// openChecks makes the service that answers checks and takes events.
+// openChecks creates the service that answers checks and accepts events.
 func (n *node) openChecks(context.Context) error {
 	log, err := stream.NewLog(n.redis, n.keys, n.config.Stream.Retention)
 	if err != nil {

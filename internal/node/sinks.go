@@ -9,7 +9,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
-// sinksParts are those of a process that only delivers alerts: it needs no Redis.
+// sinksParts are the parts of a process that only delivers alerts: it needs no Redis.
 var sinksParts = []Part{(*node).openAccess, (*node).listen, (*node).openNATS, (*node).openSinks,
 	(*node).openServers}
 
@@ -36,7 +36,7 @@ func RunSinks(ctx context.Context, c Config) error {
 	return n.run(ctx)
 }
 
-// openSinks makes the sinks, if a file of them is given.
+// openSinks creates the sinks, if --sinks is given.
 func (n *node) openSinks(context.Context) error {
 	if n.config.Sinks == "" {
 		return nil

@@ -21,8 +21,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/tracing/otlp"
 )
 
-// openTraces makes what sends traces, where the OTEL_ variables ask for it. Otherwise there is no
-// provider and no tracer, and nothing of OpenTelemetry runs.
+// openTraces creates the provider that sends traces, if the OTEL_ variables ask for it. Otherwise there is no
+// provider and no tracer, and no part of OpenTelemetry runs.
 func (n *node) openTraces(ctx context.Context) error {
 	p, err := otlp.NewProvider(ctx, os.Getenv,
 		otlp.Process{Service: "streamcounter", Version: n.build.Version, Instance: n.name}, n.log)
@@ -46,8 +46,8 @@ func (n *node) openTraces(ctx context.Context) error {
 	return nil
 }
 
-// traceHTTP gives each request for /v1/ and /json a span. route gives what stands in its name: a
-// path without the keys in it, or nothing for a path that is not there.
+// traceHTTP makes a span for each request to /v1/ and /json. route returns the path for the span's name: a path
+// without the keys in it, or nothing for a path that does not exist.
 func (n *node) traceHTTP(handler http.Handler, route func(*http.Request) string) http.Handler {
 	if n.tracer == nil {
 		return handler
@@ -63,12 +63,12 @@ func (n *node) traceHTTP(handler http.Handler, route func(*http.Request) string)
 			return strings.HasPrefix(r.URL.Path, "/v1/") || r.URL.Path == "/json"
 		}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Pattern = route(r) // otelhttp makes the name and http.route of it
+		r.Pattern = route(r) // otelhttp makes the span's name and http.route from it
 		traced.ServeHTTP(w, r)
 	})
 }
 
-// traceGRPC gives each call of the rate limit service a span.
+// traceGRPC makes a span for each call of the rate limit service.
 func (n *node) traceGRPC() []grpc.ServerOption {
 	if n.tracer == nil {
 		return nil

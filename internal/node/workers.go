@@ -10,7 +10,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
-// openWorkers makes the consumers: worker, reclaimer, sweeper, relay.
+// openWorkers creates the pool of consumers: worker, reclaimer, sweeper, relay.
 func (n *node) openWorkers(ctx context.Context) error {
 	metrics := consumers.NewMetrics(n.registry)
 	publisher, err := alerts.NewPublisher(n.nc, alerts.PublisherConfig{
@@ -32,7 +32,7 @@ func (n *node) openWorkers(ctx context.Context) error {
 	}
 	readPause := n.config.Work.ReadPause
 	if readPause == 0 {
-		readPause = -1 // none; 0 is the default there
+		readPause = -1 // no pause: in consumers.Config 0 means the default
 	}
 	config := consumers.Config{
 		Redis: n.redis, Blocking: n.blocking, Keys: n.keys, Counter: n.counter, Rules: n.present, Activity: n.activity,

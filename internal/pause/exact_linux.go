@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// longestSleep bounds one sleep of Exact: ctx is looked at in between.
+// longestSleep bounds one sleep of Exact: ctx is checked in between.
 const longestSleep = 10 * time.Millisecond
 
 // Exact is For with an error of some 0.1 ms. The timers of an idle Go process end at whole

@@ -7,5 +7,5 @@ import (
 	"time"
 )
 
-// Exact is For where there is no clock_nanosleep.
+// Exact is For on systems without clock_nanosleep.
 func Exact(ctx context.Context, d time.Duration) bool { return For(ctx, d) }

@@ -26,7 +26,7 @@ func TestExact(t *testing.T) {
 func BenchmarkFor(b *testing.B)   { benchmark(b, For) }
 func BenchmarkExact(b *testing.B) { benchmark(b, Exact) }
 
-// benchmark takes as long per operation as a pause of 0.3 ms does.
+// benchmark takes as long per operation as a pause of 0.3 ms.
 func benchmark(b *testing.B, wait func(context.Context, time.Duration) bool) {
 	for b.Loop() {
 		wait(b.Context(), 300*time.Microsecond)

@@ -1,5 +1,5 @@
-// Package pause waits between attempts: until a time has passed or a context has
-// ended. It imports the standard library alone.
+// Package pause waits between attempts: until a time has passed or a context has ended. It imports only the standard
+// library.
 package pause
 
 import (
@@ -19,9 +19,8 @@ func For(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// BeforeDeadline is For, but does not wait where less than 2*d is left until ctx's
-// deadline: what is sent after the wait could not be answered in time, so whether it
-// was done would be unknown.
+// BeforeDeadline is For, but does not wait if less than 2*d is left until ctx's deadline: a request that is sent
+// after the wait could not be answered in time, so it would be unknown whether it was done.
 func BeforeDeadline(ctx context.Context, d time.Duration) bool {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) < 2*d {
 		return false
@@ -29,7 +28,7 @@ func BeforeDeadline(ctx context.Context, d time.Duration) bool {
 	return For(ctx, d)
 }
 
-// Closed waits until a channel is closed; false where ctx or the deadline ends first.
+// Closed waits until a channel is closed. It returns false if ctx or the deadline ends first.
 func Closed(ctx context.Context, over <-chan struct{}, deadline time.Time) bool {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()

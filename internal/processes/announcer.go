@@ -26,28 +26,28 @@ type Config struct {
 	Keys  *stream.Keys
 	// Name of this process, unique among all of the prefix.
 	Name string
-	// Fingerprint gives that of the rules in force.
+	// Fingerprint returns the fingerprint of the rules in force.
 	Fingerprint func() string
 	Registry    prometheus.Registerer
-	// Every is how often the process announces itself; default 5s. After three times
-	// that without a word it is taken for gone.
+	// Every is how often the process announces itself; default 5s. After three times that without an announcement,
+	// other processes assume that it is gone.
 	Every time.Duration
-	// Grace is how long others may have other rules before the log warns; default Grace.
+	// Grace is how long others may have other rules before a warning is logged; default Grace.
 	Grace time.Duration
 	Log   *slog.Logger
 }
 
-// Announcer tells others with which rules this process runs, and this process's log
-// and metrics which others run with other rules.
+// Announcer announces to other processes which rules this process has. It logs and measures which other processes
+// have other rules.
 type Announcer struct {
 	config   Config
 	lua      *lua.Server
 	disagree prometheus.Gauge
 
-	seen    string // the rules that differ, at the last look: fingerprints; "" where none do
-	since   int64  // Redis's time when that was seen first
-	warned  bool   // of what differs now
-	refused bool   // Redis refuses the announcement, and the log has it
+	seen    string // fingerprints of the rules that differed at the last comparison; "" if none did
+	since   int64  // Redis's time when these were seen first
+	warned  bool   // the log has a warning about these
+	refused bool   // Redis refuses the announcement, and this was logged
 }
 
 // NewAnnouncer registers its metric; nothing runs yet.
@@ -60,7 +60,7 @@ func NewAnnouncer(c Config) *Announcer {
 			Help: "Other processes of the prefix that run with other rules than this one."})}
 }
 
-// Run announces until ctx ends, and then says that the process is gone.
+// Run announces the process until ctx ends, and then announces that it is gone.
 func (a *Announcer) Run(ctx context.Context) {
 	for {
 		if err := a.announce(ctx); err != nil && ctx.Err() == nil {
@@ -77,7 +77,7 @@ func (a *Announcer) Run(ctx context.Context) {
 	}
 }
 
-// failed logs once what Redis refuses; an outage is for others to tell.
+// failed logs once that Redis refuses the announcement; other parts log an outage.
 func (a *Announcer) failed(err error) {
 	level := slog.LevelDebug
 	if (redisclient.IsRefusal(err) || redis.HasErrorPrefix(err, "NOPERM")) && !a.refused {
@@ -102,7 +102,7 @@ func (a *Announcer) announce(ctx context.Context) error {
 	return a.noteLibrary(asking, now)
 }
 
-// noteLibrary says which library of Redis Functions this process uses, so that nobody deletes it (doctor --prune).
+// noteLibrary records which library of Redis Functions this process uses, so that nobody deletes it (doctor --prune).
 func (a *Announcer) noteLibrary(ctx context.Context, now int64) error {
 	lasts := 3 * a.config.Every
 	pipe := a.config.Redis.Pipeline()
@@ -115,9 +115,9 @@ func (a *Announcer) noteLibrary(ctx context.Context, now int64) error {
 	return nil
 }
 
-// compare compares the rules of others with this process's own. Whether the log has it
-// goes by which rules differ, not by which processes: one that starts again and again
-// with other rules is told once.
+// compare compares the rules of other processes with those of this process. A warning is logged again only if the set
+// of differing rules changes, not if the processes change: a process that starts again and again with other rules is
+// reported once.
 func (a *Announcer) compare(own string, all []lua.Process, now int64) {
 	var list []Process
 	others := 0

@@ -1,7 +1,6 @@
-// Package processes says which processes of a prefix run and with which rules, so that
-// two with different rules do not go on side by side without a word. Each announces
-// itself in one hash every few seconds, by lua/announce.lua, which also gives the others.
-// Read announcer.go next (what a process says of the others).
+// Package processes reports which processes of a prefix run and with which rules, so that it is noticed if two of
+// them have different rules. Each process announces itself in one hash every few seconds, by lua/announce.lua, which
+// also returns the others. Read announcer.go next (how a process announces itself and reports the others).
 package processes
 
 import (
@@ -23,19 +22,19 @@ import (
 // read a changed file at different times, up to a minute apart.
 const Grace = 90 * time.Second
 
-// Process is one that runs.
+// Process is a running process.
 type Process struct {
 	Name        string        // such as "work host-1-XYZ"
 	Fingerprint string        // of its rules (windows.Rules.Fingerprint)
-	For         time.Duration // how long it has had them
+	For         time.Duration // how long it has had these rules
 }
 
 var form = regexp.MustCompile(`^([0-9a-f]+) ([0-9]{1,15}) ([0-9]{1,15})$`) // as announce.lua writes it
 
-// List reads which processes run, by name. It writes nothing.
+// List returns the running processes, by name. It writes nothing.
 func List(ctx context.Context, c redis.UniversalClient, k *stream.Keys) ([]Process, error) {
 	asked := c
-	if cluster, ok := c.(*redis.ClusterClient); ok { // the clock must be that of the hash
+	if cluster, ok := c.(*redis.ClusterClient); ok { // the clock must be that of the server with the hash
 		master, err := cluster.MasterForKey(ctx, k.Processes())
 		if err != nil {
 			return nil, fmt.Errorf("finding the master of %s: %w", k.Processes(), err)
@@ -65,7 +64,7 @@ func List(ctx context.Context, c redis.UniversalClient, k *stream.Keys) ([]Proce
 	return all, nil
 }
 
-// ByRules groups processes by fingerprint, the most of them first.
+// ByRules groups processes by fingerprint, the largest group first.
 func ByRules(all []Process) [][]Process {
 	var groups [][]Process
 	for _, p := range all {
@@ -80,10 +79,10 @@ func ByRules(all []Process) [][]Process {
 	return groups
 }
 
-// named is how many processes of one group Words names.
+// named is how many processes of one group Words lists.
 const named = 4
 
-// Words says which processes have which rules: "0a1b…: work a, work b; 2c3d…: serve c".
+// Words describes which processes have which rules: "0a1b…: work a, work b; 2c3d…: serve c".
 func Words(groups [][]Process) string {
 	var out []string
 	for _, g := range groups {
@@ -100,6 +99,6 @@ func Words(groups [][]Process) string {
 }
 
 func atoi(s string) int64 {
-	n, _ := strconv.ParseInt(s, 10, 64) // the form has digits alone, and not too many
+	n, _ := strconv.ParseInt(s, 10, 64) // the form has only digits, and not too many
 	return n
 }

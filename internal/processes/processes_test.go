@@ -29,7 +29,7 @@ type running struct {
 	stop     func()
 }
 
-// said gives the log's lines of a level, with what they say of the rules.
+// said returns the log lines of a level, with their text about the rules.
 func (r *running) said(t testing.TB, level string) (out []string) {
 	t.Helper()
 	for line := range strings.Lines(r.log.String()) {
@@ -59,10 +59,10 @@ func (r *running) disagree(t testing.TB) float64 {
 type world struct {
 	redis redis.UniversalClient
 	keys  *stream.Keys
-	user  redis.UniversalClient // what processes connect as
+	user  redis.UniversalClient // the connection of the processes
 }
 
-// each runs a test on a real Redis as the user work, and where there is none on an embedded one.
+// each runs a test on a real Redis as the user work, or on an embedded one if there is no real one.
 func each(t *testing.T, test func(*testing.T, world)) {
 	open := func(t *testing.T, url string) *redis.Client {
 		opts, err := redis.ParseURL(url)
@@ -113,8 +113,8 @@ func eventually(t testing.TB, what string, check func() (bool, string)) {
 	streamtest.Eventually(t, 20*time.Second, what, check)
 }
 
-// Processes with different rules: the metric says so at once, and each log once for all
-// the time, naming both. When they agree again it is said too.
+// If processes have different rules, the metric shows it at once, and each process logs it once, with both sets of
+// rules. When they agree again, this is logged too.
 func TestDifferentRulesAreTold(t *testing.T) {
 	each(t, func(t *testing.T, w world) {
 		a, b := w.start(t, "work a", "aa", time.Millisecond), w.start(t, "work b", "aa", time.Millisecond)
@@ -156,7 +156,7 @@ func TestDifferentRulesAreTold(t *testing.T) {
 	})
 }
 
-// A reload reaches one process before the other: nothing is logged within the grace.
+// A reload reaches one process before the other: nothing is logged within the grace time.
 func TestAReloadUnderWayIsNotTold(t *testing.T) {
 	each(t, func(t *testing.T, w world) {
 		a, b := w.start(t, "work a", "aa", time.Hour), w.start(t, "work b", "bb", time.Hour)
@@ -173,8 +173,8 @@ func TestAReloadUnderWayIsNotTold(t *testing.T) {
 	})
 }
 
-// A process that ends is no more compared with: at once where it stops, a few seconds
-// later where it was killed. What is no announcement is removed.
+// A process that ends is no longer compared: at once if it stops, a few seconds later if it was killed. A field that
+// is not an announcement is removed.
 func TestProcessesThatEnd(t *testing.T) {
 	each(t, func(t *testing.T, w world) {
 		ctx := t.Context()
@@ -200,7 +200,7 @@ func TestProcessesThatEnd(t *testing.T) {
 	})
 }
 
-// How long a process has had its rules is kept while they are the same.
+// The time for which a process has had its rules is kept while the rules stay the same.
 func TestSinceWhen(t *testing.T) {
 	each(t, func(t *testing.T, w world) {
 		ctx := t.Context()
@@ -218,7 +218,7 @@ func TestSinceWhen(t *testing.T) {
 	})
 }
 
-// A user who may not announce is told once, and the process goes on.
+// If the user may not announce, this is logged once, and the process goes on.
 func TestARefusalIsToldOnce(t *testing.T) {
 	secured := streamtest.NewSecuredRedis(t)
 	opts, err := redis.ParseURL(secured.As("producer"))

@@ -1,5 +1,5 @@
-// Package redact makes a text that may hold a password fit to be shown: what is
-// not certain to be harmless is left out. Read redact.go; there is no other file.
+// Package redact makes a text that may contain a password safe to show: it leaves out every part that is not
+// certainly harmless. Read redact.go; there is no other file.
 package redact
 
 import (
@@ -12,19 +12,19 @@ import (
 	"strings"
 )
 
-// ErrNoURL stands in for what a parser says of a URL that it cannot read, since
-// that quotes a part of it, and any part can be of a password.
+// ErrNoURL replaces the error of a parser for a URL that it cannot read. That error quotes a part of the URL, and any
+// part may belong to a password.
 var ErrNoURL = errors.New("not a URL")
 
 const (
 	hidden = "…"
-	masked = "xxxxx" // as net/url has it
+	masked = "xxxxx" // as in net/url
 )
 
 var (
 	schemes = []string{"redis", "rediss", "redis+sentinel", "rediss+sentinel", "unix", "nats", "tls", "ws", "wss",
 		"http", "https", "grpc", "grpcs", "dns", "passthrough"}
-	// A name without a password may be a token, so a name is shown only beside one.
+	// A name without a password may be a token, so a name is shown only together with a password.
 	userForm = regexp.MustCompile(`^([A-Za-z0-9._~-]*):[^/?#]+$`)
 	hostForm = regexp.MustCompile(`^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]*)(:[0-9]{1,5})?$`)
 	pathForm = regexp.MustCompile(`^[A-Za-z0-9._:/-]*$`)
@@ -32,10 +32,9 @@ var (
 	embedded = regexp.MustCompile(`^embedded(:[0-9]{1,5})?$`)
 )
 
-// URL is target, a URL or several separated by commas, as messages may show it:
-// scheme, hosts and path, the name of a user who has a password, "xxxxx" in place
-// of passwords and tokens, and "?…" in place of a query. Of what is no URL, or
-// could be read in two ways, it shows the scheme alone, or nothing.
+// URL returns target, a URL or several separated by commas, in a form that messages may show: scheme, hosts and path,
+// the name of a user who has a password, "xxxxx" in place of passwords and tokens, and "?…" in place of a query. If
+// target is not a URL, or could be read in two ways, URL returns only the scheme, or nothing of it.
 func URL(target string) string {
 	if embedded.MatchString(target) || isLocal(target) || target == "" {
 		return target
@@ -62,8 +61,7 @@ func URL(target string) string {
 	return strings.Join(parts, ",")
 }
 
-// address is what stands after "://", without its secrets; ok is false where it is
-// not clear which part is which.
+// address returns the part after "://", without its secrets. ok is false if it is not clear which part is which.
 func address(scheme, rest string, mayHaveUser bool) (shown string, ok bool) {
 	if !slices.Contains(schemes, scheme) {
 		return "", false
@@ -86,7 +84,7 @@ func address(scheme, rest string, mayHaveUser bool) (shown string, ok bool) {
 		host, path = rest[:slash], rest[slash:]
 	}
 	if !hostForm.MatchString(host) || host == "" && shown != "" && scheme != "unix" || strings.HasPrefix(host, ":") {
-		return "", false // ":12" can be a password of which the host is missing
+		return "", false // ":12" can be a password without its host
 	}
 	// The path of Redis and NATS is a number or nothing, so another one got there by mistake.
 	known := pathForm
@@ -103,8 +101,8 @@ func address(scheme, rest string, mayHaveUser bool) (shown string, ok bool) {
 	return shown, true
 }
 
-// isLocal reports whether target is an IP address or localhost, with or without a
-// port: of what has no scheme, all that is certain to be no password.
+// isLocal reports whether target is an IP address or localhost, with or without a port. Of the texts without a
+// scheme, only these are certainly not a password.
 func isLocal(target string) bool {
 	host, _, _ := strings.Cut(target, ":")
 	if host == "localhost" && hostForm.MatchString(target) {
@@ -117,8 +115,8 @@ func isLocal(target string) bool {
 	return err == nil
 }
 
-// Error is err without the URL that package url and net/http put into theirs, and
-// without the name that could not be looked up: a bare password reads as a host.
+// Error returns err without the URL that package url and net/http add to their errors, and without the name that
+// could not be looked up: a bare password is read as a host.
 func Error(err error) error {
 	var bad *url.Error
 	var unknown *net.DNSError
@@ -133,8 +131,8 @@ func Error(err error) error {
 	return err
 }
 
-// Login leaves out what stands before the last @ of a word, which may be a password. Unlike URL it keeps the rest,
-// whatever it is.
+// Login removes the text before the last @ of a word, which may be a password. Unlike URL it keeps the rest, whatever
+// it is.
 func Login(word string) string {
 	if i := strings.LastIndex(word, "@"); i >= 0 {
 		return hidden + word[i:]

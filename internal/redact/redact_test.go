@@ -75,8 +75,8 @@ func TestError(t *testing.T) {
 	}
 }
 
-// FuzzURL: whatever is around a secret, it is not shown where it is a user's
-// password or token, a query, or no URL at all.
+// FuzzURL: a secret is not shown, whatever is around it, if it is a user's password or token, a query, or part of a
+// text that is not a URL.
 func FuzzURL(f *testing.F) {
 	for _, s := range [][3]string{
 		{"redis://user:", "hunter2", "@10.0.0.1:6379/0"}, {"rediss://:", "pa/ss", "@host"},
@@ -90,7 +90,7 @@ func FuzzURL(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, before, secret, after string) {
 		secret = "s3cr3t" + secret + "s3cr3t"
-		// Before a secret stands a name and a colon, a scheme, "?" or nothing; behind it an @ or nothing.
+		// Before a secret there is a name and a colon, a scheme, "?" or nothing; after it there is an @ or nothing.
 		if i := strings.LastIndexAny(before, "/@,"); before != "" && !strings.HasSuffix(before, ":") &&
 			!strings.HasSuffix(before, "?password=") && i != len(before)-1 {
 			return

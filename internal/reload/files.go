@@ -1,6 +1,6 @@
-// Package reload owns values that are made of files and made again when these
-// change: rules, limits, tokens, certificates, extractors; and those that a server
-// sends (pushed.go). A change that cannot be used keeps the value of before.
+// Package reload owns values that are made from files and made again when the files change (rules, limits, tokens,
+// certificates, extractors), and values that a server sends (pushed.go). If a change cannot be used, the previous
+// value stays.
 package reload
 
 import (
@@ -12,35 +12,33 @@ import (
 	"time"
 )
 
-// Every is how often Run looks at the files. It reads them, rather than waiting
-// for events of the file system: they are few and small, and this sees the same of
-// an editor that renames, of a link that is swapped (a ConfigMap of Kubernetes),
-// and of a network's disk.
+// Every is how often Run reads the files. It does not wait for events of the file system: the files are few and
+// small, and reading works the same with an editor that renames, with a link that is swapped (a ConfigMap of
+// Kubernetes), and with a network disk.
 const Every = 250 * time.Millisecond
 
-// Files is a value of type T made of the files at some paths.
+// Files is a value of type T that is made from the files at some paths.
 type Files[T any] struct {
 	value[T]
-	list  func() ([]string, error) // gives the paths of the files
+	list  func() ([]string, error) // returns the paths of the files
 	parse func([]File) (T, error)  // nil: fixed
 	seen  look                     // the files at the last attempt, good or bad; under mu
 }
 
-// look is what one reading of the files gave.
+// look is the result of reading the files once.
 type look struct {
 	files []File
 	err   error
 }
 
-// Open makes the value for the first time. name says in the log what it is;
-// parse gets the files in the order of paths. Nothing of a content is logged but
-// what parse says in its error. A nil log means silence.
+// Open makes the value for the first time. name names it in the log; parse gets the files in the order of paths.
+// Nothing of the contents is logged except the error of parse. A nil log means that nothing is logged.
 func Open[T any](name string, log *slog.Logger, parse func([]File) (T, error), paths ...string) (*Files[T], error) {
 	return OpenList(name, log, parse, func() ([]string, error) { return paths, nil })
 }
 
-// OpenList is Open for files that come and go, such as those of a directory: list
-// is called for their paths before each reading.
+// OpenList is Open for a changing set of files, such as those of a directory: list returns their paths before each
+// reading.
 func OpenList[T any](name string, log *slog.Logger, parse func([]File) (T, error),
 	list func() ([]string, error)) (*Files[T], error) {
 	f := &Files[T]{value: newValue[T](name, log), list: list, parse: parse}
@@ -50,15 +48,15 @@ func OpenList[T any](name string, log *slog.Logger, parse func([]File) (T, error
 	return f, nil
 }
 
-// Fixed is a value without files, which never changes.
+// Fixed returns a value without files, which never changes.
 func Fixed[T any](value T) *Files[T] {
 	f := &Files[T]{}
 	f.present.Store(&value)
 	return f
 }
 
-// Reload makes the value again, whether the files changed or not. On an error,
-// which it also logs, the present value stays. A fixed one has nothing to reload.
+// Reload makes the value again, whether the files changed or not. On an error, which it also logs, the present value
+// stays. A fixed value is not changed.
 func (f *Files[T]) Reload() error {
 	if f.parse == nil {
 		return nil
@@ -86,15 +84,15 @@ func (f *Files[T]) Run(ctx context.Context) {
 	}
 }
 
-// follow looks at the files once. It reloads those that are not as at the last
-// attempt, so a bad one is reported once, and are as the look before found them:
-// whoever writes them may not have come to the end.
+// follow reads the files once. It reloads them if two conditions hold. They differ from those of the last attempt, so
+// a bad file is reported once. And they are the same as in the reading before: otherwise, somebody may still be
+// writing them.
 func (f *Files[T]) follow(before look) look {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.read()
 	if now.same(before) && !now.same(f.seen) {
-		_ = f.attempt(now) // logged, and told to the hooks
+		_ = f.attempt(now) // logged, and passed to the hooks
 	}
 	return now
 }
@@ -108,14 +106,14 @@ func (f *Files[T]) read() look {
 	return look{files, err}
 }
 
-// attempt tries what was read and tells of it. The caller holds mu.
+// attempt tries the files that were read, logs the outcome and calls the hooks. The caller holds mu.
 func (f *Files[T]) attempt(now look) error {
 	err := f.load(now)
 	f.tell(err, "files", len(now.files))
 	return err
 }
 
-// load makes the present value of what was read, if it is good.
+// load makes the present value from the files that were read, if they are good.
 func (f *Files[T]) load(now look) error {
 	f.seen = now
 	if now.err != nil {

@@ -28,7 +28,7 @@ func write(t *testing.T, path, text string) {
 	testkit.Must(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
-// joined is a value of all files; one that holds "bad" cannot be used.
+// joined makes a value from all files; a file that contains "bad" cannot be used.
 func joined(files []reload.File) (string, error) {
 	var all []string
 	for _, f := range files {
@@ -41,7 +41,7 @@ func joined(files []reload.File) (string, error) {
 	return text, nil
 }
 
-// world is a value that is followed, on a clock that is not real.
+// world is a followed value, with a simulated clock.
 type world struct {
 	t *testing.T
 	*reload.Files[string]
@@ -51,14 +51,14 @@ type world struct {
 	heard []error
 }
 
-// attempts gives the outcome of each reload so far.
+// attempts returns the outcome of each reload so far.
 func (w *world) attempts() []error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.heard)
 }
 
-// followed runs a story about the files at paths, or those that list gives.
+// followed runs a story about the files at paths, or at those that list returns.
 func followed(t *testing.T, list func() ([]string, error), story func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t}
@@ -86,13 +86,13 @@ func these(paths ...string) func() ([]string, error) {
 	return func() ([]string, error) { return paths, nil }
 }
 
-// pass lets as many looks at the files happen.
+// pass waits for so many readings of the files.
 func (w *world) pass(looks int) {
 	time.Sleep(time.Duration(looks) * reload.Every)
 	synctest.Wait()
 }
 
-// want lets a change be seen, and compares the value and how many attempts there were.
+// want waits until a change is noticed, and compares the value and the number of attempts.
 func (w *world) want(step, value string, attempts int) {
 	w.t.Helper()
 	w.pass(3)
@@ -119,7 +119,7 @@ func TestFilesAreFollowed(t *testing.T) {
 		if err := w.attempts()[2]; !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "load letters") {
 			t.Error(err)
 		}
-		// As an editor does: another file takes the name.
+		// As an editor does: another file is renamed to this name.
 		write(t, a+".new", "4")
 		testkit.Must(t, os.Rename(a+".new", a))
 		w.want("one was renamed over it", "4|3", 4)
@@ -135,7 +135,7 @@ func TestFilesAreFollowed(t *testing.T) {
 	})
 }
 
-// What is being written is not taken before it stands still.
+// A file that is being written is not used before it stops changing.
 func TestHalfAFileIsNotTaken(t *testing.T) {
 	a := filepath.Join(t.TempDir(), "a")
 	write(t, a, "1")
@@ -150,8 +150,7 @@ func TestHalfAFileIsNotTaken(t *testing.T) {
 	})
 }
 
-// Kubernetes: a -> ..data/a, ..data -> a directory of its own for each version;
-// only ..data is swapped.
+// Kubernetes: a -> ..data/a, ..data -> a separate directory for each version; only ..data is swapped.
 func TestASwappedLinkIsSeen(t *testing.T) {
 	dir := t.TempDir()
 	version := func(i int) {
@@ -172,7 +171,7 @@ func TestASwappedLinkIsSeen(t *testing.T) {
 	})
 }
 
-// Files that come and go are seen, also one that takes another's place with the same content.
+// New and removed files are noticed, and also a file that replaces another one with the same content.
 func TestAListIsFollowed(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "a"), "1")
@@ -225,13 +224,13 @@ func TestFixed(t *testing.T) {
 	f := reload.Fixed("1")
 	f.OnReload(func(error) { t.Error("reloaded") })
 	testkit.Must(t, f.Reload())
-	f.Run(t.Context()) // has nothing to wait for
+	f.Run(t.Context()) // returns, because it has nothing to wait for
 	if f.Value() != "1" {
 		t.Error(f.Value())
 	}
 }
 
-// A file without an end is not read to it.
+// An endless file is not read without a bound.
 func TestReadIsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a")
 	f, err := os.Create(path)

@@ -7,20 +7,19 @@ import (
 	"os"
 )
 
-// Bounds of what is read, in bytes. They keep what follows of a mistaken path (a
-// device has no end) within what a process can spare.
+// Bounds of what is read, in bytes. A wrong path (a device is endless) can then not use up the memory of a process.
 const (
 	MaxBytes = 1 << 20  // of one file
-	MaxTotal = 16 << 20 // of all
+	MaxTotal = 16 << 20 // of all files
 )
 
-// File is one as it was read.
+// File is a file as it was read.
 type File struct {
 	Path string
 	Data []byte
 }
 
-// Read reads the files at the paths, in their order. name says in errors what is read.
+// Read reads the files at the paths, in their order. name says in errors what is being read.
 func Read(name string, paths ...string) ([]File, error) {
 	var files []File
 	total := 0

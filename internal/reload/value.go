@@ -6,13 +6,13 @@ import (
 	"sync/atomic"
 )
 
-// value is the present value and who is told of attempts to replace it.
+// value is the present value, and the hooks that are called after attempts to replace it.
 type value[T any] struct {
 	name    string
 	log     *slog.Logger
 	present atomic.Pointer[T]
 
-	refused atomic.Pointer[error] // of the last attempt; nil: there was none
+	refused atomic.Pointer[error] // the error of the last attempt; nil: there was no attempt
 
 	mu    sync.Mutex // one attempt at a time, its hooks included
 	hooks []func(error)
@@ -25,10 +25,10 @@ func newValue[T any](name string, log *slog.Logger) value[T] {
 	return value[T]{name: name, log: log}
 }
 
-// Value is the present one.
+// Value returns the present value.
 func (v *value[T]) Value() T { return *v.present.Load() }
 
-// Refused is the error of the last attempt: the value is not of what was offered last. nil: it is.
+// Refused returns the error of the last attempt: the newest version is not in force. nil: it is in force.
 func (v *value[T]) Refused() error {
 	if err := v.refused.Load(); err != nil {
 		return *err
@@ -44,7 +44,7 @@ func (v *value[T]) OnReload(hook func(error)) {
 	v.hooks = append(v.hooks, hook)
 }
 
-// tell logs an attempt and tells the hooks. The caller holds mu.
+// tell logs an attempt and calls the hooks. The caller holds mu.
 func (v *value[T]) tell(err error, fields ...any) {
 	v.refused.Store(&err)
 	if err != nil {

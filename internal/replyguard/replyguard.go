@@ -1,7 +1,6 @@
-// Package replyguard bounds what a Redis server can make its client allocate.
-// go-redis makes room for as many elements and bytes as a reply announces, before
-// any has arrived: "*1000000000" costs 16 GB. A Conn reads the headers of replies
-// as they pass (RESP2 and RESP3), and ends the connection at one that announces
+// Package replyguard bounds how much memory a Redis server can make its client allocate. go-redis allocates memory
+// for as many elements and bytes as a reply announces, before any of them has arrived: "*1000000000" costs 16 GB. A
+// Conn reads the headers of replies as they pass (RESP2 and RESP3), and ends the connection at a reply that announces
 // more than Redis would send us. Read replyguard.go; there is no other file.
 package replyguard
 
@@ -14,20 +13,20 @@ import (
 
 // Bounds of one reply.
 const (
-	// maxElements that are announced and have not come, in all levels of a reply.
-	// Our greatest replies have some tens of thousands.
+	// maxElements bounds the elements that are announced and have not come, in all levels of a reply. Our largest
+	// replies have some tens of thousands.
 	maxElements = 1 << 18
-	// MaxBytes of a reply; a string counts when it is announced. Redis takes no
-	// string above this (proto-max-bulk-len).
+	// MaxBytes bounds a reply, in bytes; a string counts when it is announced. Redis accepts no string above this
+	// (proto-max-bulk-len).
 	MaxBytes = 512 << 20
-	// maxDepth of lists within lists: a reader goes as deep, and its stack grows with it.
-	// Our deepest reply, of events read from streams, has five.
+	// maxDepth bounds lists within lists: the client reads them recursively, and its stack grows with the depth. Our
+	// deepest reply, of events read from streams, has a depth of five.
 	maxDepth = 32
 	// maxLine bounds a line: a status, an error, a number.
 	maxLine = 1 << 20
 )
 
-// ErrTooLarge ends a connection.
+// ErrTooLarge is the error of a connection whose reply is too large. The connection is ended.
 var ErrTooLarge = errors.New("the reply of Redis is too large")
 
 // Conn is a connection to Redis whose replies are bounded.
@@ -37,7 +36,7 @@ type Conn struct {
 	failed error
 }
 
-// New guards the replies that are read from c, which may be a TLS connection.
+// New returns a connection that bounds the replies that are read from c, which may be a TLS connection.
 func New(c net.Conn) net.Conn {
 	guarded := &Conn{Conn: c}
 	if raw, ok := c.(syscall.Conn); ok {
@@ -46,7 +45,7 @@ func New(c net.Conn) net.Conn {
 	return guarded
 }
 
-// rawConn lets a pool see whether the other end has closed, as it does without a guard.
+// rawConn allows a pool to see whether the other end has closed the connection, as it can without the guard.
 type rawConn struct {
 	*Conn
 	raw syscall.Conn
@@ -54,7 +53,7 @@ type rawConn struct {
 
 func (c rawConn) SyscallConn() (syscall.RawConn, error) { return c.raw.SyscallConn() }
 
-// Read gives no byte of what is refused, nor any after it.
+// Read returns no byte of a piece that is refused, nor any byte after it.
 func (c *Conn) Read(p []byte) (int, error) {
 	if c.failed != nil {
 		return 0, c.failed
@@ -66,10 +65,10 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// scanner follows replies through pieces of any size. It judges announcements
-// alone: whether a reply makes sense is for the client to find.
+// scanner follows replies through pieces of any size. It checks only the announced sizes; the client finds out
+// whether a reply is valid.
 type scanner struct {
-	kind   byte  // first byte of the line; 0: at the beginning of one
+	kind   byte  // first byte of the line; 0: at the beginning of a line
 	number int64 // in the line, so far
 	minus  bool
 	line   int                 // bytes of the line so far
@@ -110,12 +109,12 @@ func (s *scanner) scan(p []byte) error {
 	return nil
 }
 
-// header takes account of a line that is complete.
+// header processes a complete line.
 func (s *scanner) header() error {
 	kind, n := s.kind, s.number
 	s.bytes += int64(s.line)
 	s.kind, s.line = 0, 0
-	if kind != '|' { // attributes stand before a value, and are none
+	if kind != '|' { // attributes come before a value, and are no values
 		s.open = max(s.open-1, 0)
 		s.left[s.depth]--
 	}
@@ -138,7 +137,7 @@ func (s *scanner) header() error {
 		}
 		s.depth++
 		s.left[s.depth] = elements
-	} else if kind != '|' { // a value is complete, and with it what it is the last of
+	} else if kind != '|' { // a value is complete, and so are the lists of which it is the last element
 		for s.depth > 0 && s.left[s.depth] <= 0 {
 			s.depth--
 		}

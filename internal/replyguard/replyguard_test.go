@@ -18,7 +18,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// fed is a connection that gives text in pieces of size bytes.
+// fed is a connection that returns text in pieces of size bytes.
 type fed struct {
 	net.Conn
 	text *bytes.Reader
@@ -30,13 +30,13 @@ func (f fed) Close() error               { return nil }
 
 var harmless = []string{
 	"+OK\r\n", "-ERR no\r\n", ":-12\r\n", "$-1\r\n", "*-1\r\n", "*0\r\n", "_\r\n", "#t\r\n", ",1.5\r\n",
-	"$20\r\n*1000000000\r\n1234567\r\n", // in a string
+	"$20\r\n*1000000000\r\n1234567\r\n", // inside a string
 	"*2\r\n$3\r\na\r\n\r\n*1\r\n:5\r\n", "%1\r\n+a\r\n*2\r\n:1\r\n:2\r\n", "|1\r\n+a\r\n:1\r\n*1\r\n:1\r\n",
 	">2\r\n+m\r\n+n\r\n",
 	strings.Repeat("*1\r\n", 32) + ":1\r\n" + strings.Repeat("*2\r\n:1\r\n", 32) + "*0\r\n",
-	strings.Repeat("*2\r\n*1\r\n:1\r\n|1\r\n+a\r\n+b\r\n*1\r\n$-1\r\n", 100), // as deep again and again
+	strings.Repeat("*2\r\n*1\r\n:1\r\n|1\r\n+a\r\n+b\r\n*1\r\n$-1\r\n", 100), // the same depth again and again
 	"*262144\r\n" + strings.Repeat(":1\r\n", 262144),
-	strings.Repeat("*100000\r\n"+strings.Repeat("$1\r\na\r\n", 100000), 4), // each for itself
+	strings.Repeat("*100000\r\n"+strings.Repeat("$1\r\na\r\n", 100000), 4), // each of them separately
 }
 
 func TestWhatRedisSendsPasses(t *testing.T) {
@@ -54,7 +54,7 @@ var hostile = []string{
 	"*1000000000\r\n", "*99999999999999999999999\r\n", "~1000000000\r\n", ">1000000000\r\n", "%1000000000\r\n",
 	"|1000000000\r\n",
 	"$1000000000\r\n", "=1000000000\r\n", "!1000000000\r\n",
-	strings.Repeat("*100000\r\n", 3), // one in the other
+	strings.Repeat("*100000\r\n", 3), // one inside the other
 	strings.Repeat("*1\r\n", 33), strings.Repeat("|1\r\n+a\r\n%1\r\n+a\r\n", 40),
 	"+" + strings.Repeat("a", 2<<20),
 }
@@ -70,7 +70,7 @@ func TestWhatRedisNeverSendsIsRefused(t *testing.T) {
 	}
 }
 
-// What go-redis allocates for such a reply, unguarded, is what it announces.
+// Without the guard, go-redis allocates what such a reply announces.
 func TestAllocationFollowsWhatArrives(t *testing.T) {
 	for _, text := range []string{"*1000000000\r\n", strings.Repeat("*100000\r\n", 50), "%100000000\r\n"} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -1,7 +1,7 @@
-// Package settings owns everything that can be set. config.go is the table of settings;
-// every command has a Config, and asks for the groups that it needs. Read flags.go next:
-// how flags and the environment fill it in. errors.go words what is wrong with a setting,
-// tls.go makes TLS of files, ratelimit.go reads the variables of envoyproxy/ratelimit.
+// Package settings owns everything that can be set. config.go is the table of settings; every command has a Config,
+// and selects the groups that it needs. Read flags.go next: how flags and the environment are read into it. errors.go
+// formats the errors of settings, tls.go makes TLS configurations from files, ratelimit.go reads the variables of
+// envoyproxy/ratelimit.
 package settings
 
 import (
@@ -18,10 +18,9 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// Config is everything that can be set. Flags and the environment are decoded
-// into it once, before a command runs (load in flags.go); nothing reads a flag
-// by its name afterwards. What a field means, its default and its special values
-// stand in groups, the one table that flags, variables and the docs come from.
+// Config is everything that can be set. Flags and the environment are decoded into it once, before a command runs
+// (load in flags.go); after that, no code reads a flag by its name. The meaning of a field, its default and its
+// special values are in groups, the one table from which flags, variables and the docs are made.
 type Config struct {
 	Redis  Redis
 	NATS   NATS
@@ -34,7 +33,7 @@ type Config struct {
 	Caller Caller
 	Stream Stream
 	Work   Work
-	// RateLimit is what the command ratelimit reads of envoyproxy/ratelimit's variables, beside all this.
+	// RateLimit has the variables of envoyproxy/ratelimit that only the command ratelimit reads.
 	RateLimit RateLimit
 	Sinks     string        // file
 	LogFormat string        // text, json; empty: text on a terminal
@@ -42,21 +41,21 @@ type Config struct {
 	Log       slog.Level    // at the start
 	Debug     string        // address of profiles and the log level; empty: not served
 
-	Level  slog.LevelVar // of what is logged now: Log, until somebody changes it
+	Level  slog.LevelVar // of the messages that are logged now: Log, until somebody changes it
 	groups []group
-	used   []setting // those that are flags of the command
-	// FlagsOnly are the names of groups that the command takes from flags, never from the environment.
+	used   []setting // the settings that are flags of the command
+	// FlagsOnly are the names of groups that the command reads only from flags, never from the environment.
 	FlagsOnly []string
-	warnings  []string // variables of the environment that nothing reads
+	warnings  []string // sentences about variables that are ignored
 }
 
-// Redis is where the events and counters are.
+// Redis is the server with the events and counters.
 type Redis struct {
 	URL string // or embedded, or embedded:PORT
 	TLS ClientFiles
 }
 
-// NATS is where decisions and alerts go.
+// NATS is the server to which decisions and alerts are published.
 type NATS struct {
 	URL         string // or embedded, or embedded:PORT; empty: none
 	Creds, NKey string // files; at most one of them
@@ -97,7 +96,7 @@ type GRPC struct {
 	NearLimit int // percent
 }
 
-// Access is who may reach a server.
+// Access says who may call a server.
 type Access struct {
 	Tokens              string // file
 	Cert, Key, ClientCA string // files
@@ -105,7 +104,7 @@ type Access struct {
 	MaxConnections      int // to one address
 }
 
-// Checks are how a server answers checks and takes events.
+// Checks says how a server answers checks and accepts events.
 type Checks struct {
 	Extractors string        // file
 	Timeout    time.Duration // of one check
@@ -115,7 +114,7 @@ type Checks struct {
 	MaxBacklog time.Duration // 0 becomes half the retention when the configuration is loaded
 }
 
-// Caller is how a command proves itself to the server at HTTP.
+// Caller is how a command authenticates itself to the server at HTTP.
 type Caller struct {
 	Token string
 	TLS   ClientFiles
@@ -128,14 +127,14 @@ type Stream struct {
 	Retention  time.Duration
 }
 
-// Work is how a worker counts events.
+// Work says how a worker counts events.
 type Work struct {
 	Batch     int           // events that are counted in one step, at most
 	ReadPause time.Duration // between two reads of events
-	MinIdle   time.Duration // of a worker, before others take over its events
+	MinIdle   time.Duration // of a worker, before other workers take over its events
 }
 
-// SinksFile gives --sinks, or an error where it is empty, for a command that needs it.
+// SinksFile returns --sinks, or an error if it is empty, for a command that needs it.
 func (c *Config) SinksFile() (string, error) {
 	if c.Sinks == "" {
 		return "", UsageErrorf("missing --sinks FILE (%s)", EnvName("sinks"))
@@ -143,8 +142,7 @@ func (c *Config) SinksFile() (string, error) {
 	return c.Sinks, nil
 }
 
-// New gives the defaults. A command that has others sets them before it
-// asks for its flags.
+// New returns the defaults. A command with other defaults sets them before it calls Flags.
 func New() *Config {
 	c := &Config{
 		Redis:  Redis{TLS: ClientFiles{name: "redis"}},
@@ -155,7 +153,7 @@ func New() *Config {
 	return c
 }
 
-// table is the one table of settings: groups that commands ask for by name.
+// table is the one table of settings: groups that commands select by name.
 func (c *Config) table() []group {
 	return []group{
 		{"redis", []setting{
@@ -307,7 +305,7 @@ func (c *Config) table() []group {
 	}
 }
 
-// validate fills in what depends on other settings, and gives all mistakes at once.
+// validate fills in settings that depend on others, and returns all errors at once.
 func (c *Config) validate() error {
 	var errs []error
 	for _, s := range c.used {

@@ -8,18 +8,17 @@ import (
 	"github.com/streamcounter/streamcounter/internal/english"
 )
 
-// serviceLink is a variable that Kubernetes gives to each container for each
-// service of its namespace: of a service "streamcounter", STREAMCOUNTER_PORT,
-// STREAMCOUNTER_SERVICE_HOST, STREAMCOUNTER_PORT_8080_TCP_ADDR and so on.
+// serviceLink matches a variable that Kubernetes sets in each container for each service of its namespace: for a
+// service "streamcounter", STREAMCOUNTER_PORT, STREAMCOUNTER_SERVICE_HOST, STREAMCOUNTER_PORT_8080_TCP_ADDR and so
+// on.
 var serviceLink = regexp.MustCompile(`^STREAMCOUNTER_([A-Z0-9_]+_)?` +
 	`(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PORT|PROTO|ADDR))?)?)$`)
 
-// othersVariable is the form of the variables that deploy/ gives to other programs:
-// passwords in nats-permissions.conf, images in the compose file, and the tests'.
+// othersVariable matches the variables that deploy/ sets for other programs: passwords in nats-permissions.conf,
+// images in the compose file, and the variables of the tests.
 var othersVariable = regexp.MustCompile(`^STREAMCOUNTER_(NATS_[A-Z_]+_PASSWORD|IMAGE|TEST_[A-Z_]+)$`)
 
-// unknownVariables gives a sentence for each STREAMCOUNTER_ variable that is no
-// setting of any command.
+// unknownVariables returns a sentence for each STREAMCOUNTER_ variable that is not a setting of any command.
 func unknownVariables(environ []string) []string {
 	var known []string
 	for _, g := range New().groups {

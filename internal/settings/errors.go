@@ -10,26 +10,26 @@ import (
 	"github.com/streamcounter/streamcounter/internal/english"
 )
 
-// UsageError marks Err as the error of a wrong command line, which has an exit code of its own.
+// UsageError marks Err as the error of a wrong command line, which has its own exit code.
 type UsageError struct{ Err error }
 
-// Error is the text of Err.
+// Error returns the text of Err.
 func (e UsageError) Error() string { return e.Err.Error() }
 
-// Unwrap gives Err.
+// Unwrap returns Err.
 func (e UsageError) Unwrap() error { return e.Err }
 
-// UsageErrorf makes a UsageError as fmt.Errorf makes an error.
+// UsageErrorf returns a UsageError with a formatted text, as fmt.Errorf does.
 func UsageErrorf(format string, values ...any) error {
 	return UsageError{Err: fmt.Errorf(format, values...)}
 }
 
-// Wrong is the error of the value of the setting name. why says what was expected.
+// Wrong returns the error for a wrong value of the setting name. why says what was expected.
 func Wrong(name string, value any, why string) error {
 	return UsageErrorf("--%s (%s) is %q: %s", name, EnvName(name), fmt.Sprint(value), why)
 }
 
-// Blame says that err came from the setting name; nil stays nil.
+// Blame adds to err that it came from the setting name; nil stays nil.
 func Blame(name string, err error) error {
 	if err == nil {
 		return nil
@@ -37,7 +37,7 @@ func Blame(name string, err error) error {
 	return fmt.Errorf("--%s (%s): %w", name, EnvName(name), err)
 }
 
-// PortTaken words a failed listen on addr, which is of the setting flag, so that the person knows what to change.
+// PortTaken describes a failed listen on addr, the value of the setting flag, so that the user knows what to change.
 func PortTaken(flag string, addr string, err error) error {
 	hint := ""
 	if errors.Is(err, syscall.EADDRINUSE) {
@@ -57,8 +57,8 @@ var expected = map[string]string{
 	"level":    "expected debug, info, warn or error",
 }
 
-// FlagError words pflag's errors: the flag, its variable, the value and what
-// to write; for a flag that does not exist the nearest that does. fs may be nil.
+// FlagError rewords pflag's errors: the flag, its variable, the value and what to write. For a flag that does not
+// exist, it names the nearest one that does. fs may be nil.
 func FlagError(err error, fs *pflag.FlagSet) error {
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {
@@ -78,7 +78,7 @@ func FlagError(err error, fs *pflag.FlagSet) error {
 	return UsageError{Err: err}
 }
 
-// named is a flag with its environment variable, if it has one.
+// named returns a flag with its environment variable, if it has one.
 func named(f *pflag.Flag) string {
 	if env := f.Annotations[envAnnotation]; env != nil {
 		return fmt.Sprintf("--%s (%s)", f.Name, env[0])

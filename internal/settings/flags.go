@@ -13,23 +13,23 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// setting is one line of the table in config.go: a flag, an environment variable
-// (STREAMCOUNTER_ and the name) and a field of the config that they fill in.
+// setting is one line of the table in config.go: a flag, an environment variable (STREAMCOUNTER_ and the name) and
+// the field of the config that they set.
 type setting struct {
 	name   string
 	field  any // *string, *bool, *int, *time.Duration or *slog.Level
 	usage  string
-	secret bool // can hold a password, so it may also stand in a file: STREAMCOUNTER_REDIS_FILE names it
-	zero   bool // 0 has a meaning, which usage says
+	secret bool // can contain a password, so it may also be in a file that STREAMCOUNTER_REDIS_FILE names
+	zero   bool // 0 has a meaning, which usage describes
 }
 
-// group is what a command asks for by one name.
+// group is a set of settings that a command selects by one name.
 type group struct {
 	name     string
 	settings []setting
 }
 
-// set makes a line of the table and gives the field its default.
+// set makes a line of the table and sets the field to its default.
 func set[T string | bool | int | time.Duration | slog.Level](field *T, name string, def T, usage string,
 ) setting {
 	*field = def
@@ -41,7 +41,7 @@ func zero(s setting) setting   { s.zero = true; return s }
 
 const envPrefix = "STREAMCOUNTER_"
 
-// EnvName is the environment variable of a flag: STREAMCOUNTER_CHECK_TIMEOUT of check-timeout.
+// EnvName returns the environment variable of a flag: STREAMCOUNTER_CHECK_TIMEOUT for check-timeout.
 func EnvName(flag string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
@@ -49,8 +49,8 @@ func EnvName(flag string) string {
 // envAnnotation marks a flag that has an environment variable.
 const envAnnotation = "env"
 
-// addTo makes the setting a flag, which the environment can give too unless flagOnly says no. What its field has
-// now is the default.
+// addTo makes the setting a flag. The environment can set it too, unless flagOnly is true. The present value of its
+// field is the default.
 func (s setting) addTo(fs *pflag.FlagSet, flagOnly bool) {
 	usage := s.usage
 	if !flagOnly {
@@ -75,7 +75,7 @@ func (s setting) addTo(fs *pflag.FlagSet, flagOnly bool) {
 	}
 }
 
-// logLevel makes a level a flag; pflag has no type for one that help could name.
+// logLevel makes a level a flag; pflag has no type for it that help could name.
 type logLevel struct{ *slog.Level }
 
 func (l logLevel) Set(text string) error { return l.UnmarshalText([]byte(text)) }
@@ -83,10 +83,10 @@ func (l logLevel) Type() string          { return "level" }
 
 var zeroUnits = regexp.MustCompile(`([a-z])(0[ms])+$`)
 
-// DurationText writes a duration as people do: 10m, not 10m0s.
+// DurationText formats a duration as people write it: 10m, not 10m0s.
 func DurationText(d time.Duration) string { return zeroUnits.ReplaceAllString(d.String(), "$1") }
 
-// shown is a field as people write it.
+// shown returns the value of a field as people write it.
 func shown(field any) string {
 	switch p := field.(type) {
 	case *string:
@@ -103,7 +103,7 @@ func shown(field any) string {
 	panic(fmt.Sprintf("a setting cannot be a %T", field)) // an error in this program's own table
 }
 
-// validate refuses numbers and durations that mean nothing.
+// validate refuses numbers and durations that have no meaning.
 func (s setting) validate() error {
 	switch p := s.field.(type) {
 	case *int:
@@ -118,8 +118,8 @@ func (s setting) validate() error {
 	return nil
 }
 
-// Flags gives cmd the settings of some groups, or single ones by their own names,
-// as flags, and has the configuration loaded before cmd runs. Set defaults and FlagsOnly before it.
+// Flags adds the settings of some groups, or single settings by their own names, to cmd as flags, and makes cmd load
+// the configuration before it runs. Set defaults and FlagsOnly before this call.
 func (c *Config) Flags(cmd *cobra.Command, names ...string) {
 	for _, name := range names {
 		for _, s := range c.find(name) {
@@ -155,8 +155,8 @@ func (c *Config) find(name string) []setting {
 	panic("no setting and no group " + name) // a name in this program's own code
 }
 
-// load fills in what no flag gave from the environment, and validates the whole. Its errors are those of a wrong
-// command line.
+// load reads the settings that no flag set from the environment, and validates all of them. Its errors are those of a
+// wrong command line.
 func (c *Config) load(fs *pflag.FlagSet, lookUp func(string) (string, bool)) error {
 	for _, s := range c.used {
 		if fs.Lookup(s.name).Changed {
@@ -180,8 +180,8 @@ func (c *Config) load(fs *pflag.FlagSet, lookUp func(string) (string, bool)) err
 	return c.validate()
 }
 
-// ignore warns of a variable that another command would take. What tries things out must not join the
-// deployment that a shell happens to be set up for.
+// ignore warns about a variable that another command would use. A command for trials must not join the deployment for
+// which a shell happens to be set up.
 func (c *Config) ignore(s setting, lookUp func(string) (string, bool)) {
 	for _, name := range []string{EnvName(s.name), EnvName(s.name) + "_FILE"} {
 		if value, _ := lookUp(name); value != "" {
@@ -191,8 +191,8 @@ func (c *Config) ignore(s setting, lookUp func(string) (string, bool)) {
 	}
 }
 
-// fromEnvironment gives the variable's value, or what stands in the file that the
-// variable of a secret's file names.
+// fromEnvironment returns the variable's value, or the contents of the file that the _FILE variable of a secret
+// names.
 func (s setting) fromEnvironment(lookUp func(string) (string, bool)) (string, error) {
 	value, set := lookUp(EnvName(s.name))
 	if set || !s.secret {

@@ -10,8 +10,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// The order of winning: flag, variable, the file of a secret, the command's own
-// default, the table's.
+// The order of precedence: flag, variable, the file of a secret, the command's own default, the default of the table.
 func TestConfigIsDecodedOnce(t *testing.T) {
 	file := testkit.WriteFile(t, "nats", "nats://from-file\n")
 	c := New()
@@ -36,8 +35,8 @@ func TestConfigIsDecodedOnce(t *testing.T) {
 	}
 }
 
-// Each error names flag, variable and value, and says what to write; mistakes
-// that are found together are told together.
+// Each error names flag, variable and value, and says what to write; errors that are found together are reported
+// together.
 func TestConfigErrors(t *testing.T) {
 	for _, x := range []struct{ args, env, want string }{
 		{"--partitions many", "", `--partitions (STREAMCOUNTER_PARTITIONS) is "many": expected a whole number`},

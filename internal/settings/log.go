@@ -7,7 +7,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/logging"
 )
 
-// OpenLog gives the log of a process, which writes to w, and says in it what nothing reads of the environment.
+// OpenLog returns the log of a process, which writes to w, and logs a warning for each variable of the environment
+// that is ignored.
 func (c *Config) OpenLog(w io.Writer) *slog.Logger {
 	c.Level.Set(c.Log)
 	log := logging.New(w, &c.Level, c.LogFormat)

@@ -26,26 +26,26 @@ import (
 // typeXDS is the CONFIG_TYPE of limits from an xDS server.
 const typeXDS = "GRPC_XDS_SOTW"
 
-// RateLimit is what only the command ratelimit has.
+// RateLimit has the settings that only the command ratelimit has.
 type RateLimit struct {
 	XDS         *xds.Config // nil: limits of files
 	TLS         *XDSTLS     // of XDS; nil: plain text
-	Wait        bool        // serve only once limits have come
+	Wait        bool        // serve only when limits have come
 	HTTP        string      // address of /json and /healthcheck
 	Debug       string      // address of /rlconfig; empty: not served
 	Metrics     string      // address; empty: not served
 	MetricsPath string
-	// What /healthcheck asks for beside the process itself.
+	// What /healthcheck requires besides a running process.
 	NeedLimits, NeedRedis bool
 }
 
 // XDSTLS is how the connection to the xDS server is encrypted.
 type XDSTLS struct {
 	files      ClientFiles
-	serverName string // of the server's certificate; empty: that of its address
+	serverName string // of the server's certificate; empty: the name in its address
 }
 
-// Open reads the files, which are read again when they change.
+// Open reads the files. They are read again when they change.
 func (x XDSTLS) Open(log *slog.Logger) (*reload.Files[*tls.Config], error) {
 	paths := []string{x.files.ca, x.files.cert, x.files.key}
 	paths = slices.DeleteFunc(paths, func(path string) bool { return path == "" })
@@ -59,7 +59,7 @@ func (x XDSTLS) Open(log *slog.Logger) (*reload.Files[*tls.Config], error) {
 	}, paths...)
 }
 
-// foreign reads the variables of envoyproxy/ratelimit. An empty one is as good as none.
+// foreign reads the variables of envoyproxy/ratelimit. An empty variable counts as not set.
 type foreign struct {
 	look     func(string) (string, bool)
 	errs     []error
@@ -72,7 +72,7 @@ func (e *foreign) text(name, def string) string {
 	return cmp.Or(v, def)
 }
 
-// parsed gives a value that must have a form, def where the variable is not set.
+// parsed returns a value that must have a form, or def if the variable is not set.
 func parsed[T any](e *foreign, name string, def T, form string, parse func(string) (T, error)) T {
 	text := e.text(name, "")
 	if text == "" {
@@ -88,7 +88,8 @@ func parsed[T any](e *foreign, name string, def T, form string, parse func(strin
 
 const xdsHeaders = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS"
 
-// withoutSecret is a value as messages may show it: headers can be tokens, and what is before @ a password.
+// withoutSecret returns a value in a form that messages may show: headers can be tokens, and the text before @ can be
+// a password.
 func withoutSecret(name, text string) string {
 	if name == xdsHeaders {
 		return "…"
@@ -135,7 +136,7 @@ func (e *foreign) addr(host, port, def string) string {
 
 func atoi(s string) int { n, _ := strconv.Atoi(s); return n }
 
-// same are variables that mean what a flag of ours means: name → flag.
+// same are variables with the same meaning as a flag of ours: name → flag.
 var same = [][2]string{
 	{"GRPC_MAX_CONNECTION_AGE", "grpc-max-age"}, {"SHADOW_MODE", "rls-shadow"}, {"QUOTA_MODE", "rls-quota"},
 	{"MERGE_DOMAIN_CONFIG", "rls-merge-domains"}, {"RESPONSE_DYNAMIC_METADATA", "rls-metadata"},
@@ -143,12 +144,11 @@ var same = [][2]string{
 	{"REDIS_TLS_CLIENT_KEY", "redis-key"},
 }
 
-// levels: a level of logrus → ours.
+// levels: a level of logrus → our level.
 var levels = map[string]string{"panic": "error", "fatal": "error", "error": "error", "warn": "warn",
 	"warning": "warn", "info": "info", "debug": "debug", "trace": "debug"}
 
-// unsupported variables change what is decided or told, and are not understood: variable → what
-// happens in place of it.
+// unsupported variables change what is decided or reported, and have no effect here: variable → what happens instead.
 var unsupported = [][2]string{
 	{"REDIS_PERSECOND", "all limits are counted at REDIS_URL"},
 	{"REDIS_SENTINEL_AUTH", "Sentinel is asked without a password"},
@@ -161,15 +161,15 @@ var unsupported = [][2]string{
 	{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "what is denied counts as --rls-on-deny says"},
 }
 
-// withTLS variables are read only where another is true.
+// withTLS variables are read only if another variable is true: variable → that other one.
 var withTLS = [][2]string{
 	{"GRPC_SERVER_TLS_CERT", "GRPC_SERVER_USE_TLS"}, {"GRPC_CLIENT_TLS_CACERT", "GRPC_SERVER_USE_TLS"},
 	{"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "CONFIG_GRPC_XDS_SERVER_USE_TLS"},
 	{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_SERVER_USE_TLS"},
 }
 
-// ReadRateLimit has cmd read the variables of envoyproxy/ratelimit before it runs. Call it after flags: a flag, or its
-// own variable, wins over such a variable.
+// ReadRateLimit makes cmd read the variables of envoyproxy/ratelimit before it runs. Call it after Flags: a flag, or
+// its own variable, takes precedence over such a variable.
 func (c *Config) ReadRateLimit(cmd *cobra.Command) {
 	load := cmd.PreRunE
 	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
@@ -181,13 +181,13 @@ func (c *Config) ReadRateLimit(cmd *cobra.Command) {
 			return err
 		}
 		c.warnings = append(c.warnings, warnings...)
-		c.Rules.Unlevelled = c.NATS.URL == "" // nobody would end levels, nor read what they publish
+		c.Rules.Unlevelled = c.NATS.URL == "" // nobody would end levels, or read the transitions that they publish
 		return nil
 	}
 }
 
-// fromRatelimit takes in the variables of envoyproxy/ratelimit. Those of its tuning of a
-// connection pool, of statsd, and of how it watches files are passed over: nothing differs.
+// fromRatelimit reads the variables of envoyproxy/ratelimit. It ignores those for the tuning of a connection pool,
+// for statsd, and for the watching of files, because they change nothing here.
 func (c *Config) fromRatelimit(fs *pflag.FlagSet, look func(string) (string, bool)) ([]string, error) {
 	e := &foreign{look: look}
 	for _, v := range same {
@@ -229,7 +229,7 @@ func (c *Config) fromRatelimit(fs *pflag.FlagSet, look func(string) (string, boo
 	return e.warnings, errors.Join(e.errs...)
 }
 
-// flag sets a flag, unless it, or its own variable, says otherwise.
+// flag sets a flag, unless the flag, or its own variable, is already set.
 func (e *foreign) flag(fs *pflag.FlagSet, variable, name, value string) {
 	own, _ := e.look(EnvName(name))
 	if value == "" || own != "" || fs.Changed(name) {
@@ -240,7 +240,7 @@ func (e *foreign) flag(fs *pflag.FlagSet, variable, name, value string) {
 	}
 }
 
-// headers are three, by names that can be chosen.
+// headers sets the names of the three headers, which can be chosen.
 func (e *foreign) headers(fs *pflag.FlagSet) {
 	if !e.truth("LIMIT_RESPONSE_HEADERS_ENABLED") {
 		return
@@ -252,7 +252,7 @@ func (e *foreign) headers(fs *pflag.FlagSet) {
 	}
 }
 
-// limits says where they come from.
+// limits reads where the limits come from.
 func (e *foreign) limits(c *Config, fs *pflag.FlagSet) {
 	switch kind := e.text("CONFIG_TYPE", "FILE"); kind {
 	case "FILE":
@@ -285,7 +285,7 @@ func (e *foreign) xds() *xds.Config {
 	return x
 }
 
-// redis is the URL of ours; empty where nothing says one.
+// redis returns the URL for --redis; empty if no variable sets it.
 func (e *foreign) redis() string {
 	target := e.text("REDIS_URL", "")
 	if target == "" || strings.Contains(target, "://") {
@@ -323,7 +323,7 @@ func (e *foreign) redis() string {
 	return ""
 }
 
-// userinfo is what stands before the host; of Sentinel it stands there as it is.
+// userinfo returns the part of the URL before the host. For Sentinel, user and password are not escaped.
 func userinfo(kind, user, password string) string {
 	if kind == "SENTINEL" {
 		return user + ":" + password + "@"
@@ -331,7 +331,7 @@ func userinfo(kind, user, password string) string {
 	return url.UserPassword(user, password).String() + "@"
 }
 
-// refuse ends the start where something would not be as asked for, and warns of the rest.
+// refuse adds an error for a variable whose effect is missing here and essential, and a warning for the others.
 func (e *foreign) refuse() {
 	if backend := e.text("BACKEND_TYPE", "redis"); backend != "redis" {
 		e.errs = append(e.errs, fmt.Errorf("BACKEND_TYPE is %q: limits are counted in Redis alone", backend))

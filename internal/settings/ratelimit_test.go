@@ -9,7 +9,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// Errors name the variable and leave out what it holds of tokens and passwords.
+// Errors name the variable and leave out the tokens and passwords in it.
 func TestRateLimitErrorsShowNoSecrets(t *testing.T) {
 	for variable, c := range map[string]map[string]string{
 		"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS": {"CONFIG_TYPE": typeXDS,
@@ -27,7 +27,7 @@ func TestRateLimitErrorsShowNoSecrets(t *testing.T) {
 	}
 }
 
-// CA certificates of clients without TLS would let everybody in silently.
+// Without TLS, CA certificates of clients would have no effect, and everybody could connect.
 func TestRateLimitWarnsOfClientCertificatesWithoutTLS(t *testing.T) {
 	v := map[string]string{"REDIS_URL": "redis://h:1", "GRPC_CLIENT_TLS_CACERT": "/ca.pem"}
 	warnings, err := takeVariables(t, v)

@@ -26,7 +26,8 @@ func EmbeddedPort(target string, def int) (port int, ok bool, err error) {
 	return port, true, nil
 }
 
-// NotEmbedded refuses an embedded server as the target of a flag, for a command that is about one that runs.
+// NotEmbedded refuses an embedded server as the target of a flag, for a command that needs a server that already
+// runs.
 func NotEmbedded(flag, target string) error {
 	if _, embedded, _ := EmbeddedPort(target, 0); embedded {
 		return Wrong(flag, target, "expected the URL of a running server, as `streamcounter dev` prints it")
@@ -34,7 +35,7 @@ func NotEmbedded(flag, target string) error {
 	return nil
 }
 
-// natsSchemes refuses a URL of another kind of server, which the NATS library would try for ever.
+// natsSchemes refuses a URL of another kind of server, which the NATS library would try forever.
 func natsSchemes(target string) error {
 	for one := range strings.SplitSeq(target, ",") {
 		scheme, _, found := strings.Cut(strings.TrimSpace(one), "://")

@@ -11,9 +11,9 @@ import (
 	"github.com/streamcounter/streamcounter/internal/reload"
 )
 
-// ServerTLS is what HTTP and gRPC speak where --tls-cert is given. Certificates
-// are read again when their files change, and with --tls-client-ca nobody gets a
-// word without a certificate of that authority. Both are nil without --tls-cert.
+// ServerTLS returns the TLS configuration of HTTP and gRPC if --tls-cert is given. Certificates are read again when
+// their files change. With --tls-client-ca, the server accepts only clients with a certificate of that authority.
+// Both results are nil without --tls-cert.
 func (c Access) ServerTLS(log *slog.Logger) (*tls.Config, *reload.Files[*tls.Config], error) {
 	cert, key, ca := c.Cert, c.Key, c.ClientCA
 	switch {
@@ -32,7 +32,7 @@ func (c Access) ServerTLS(log *slog.Logger) (*tls.Config, *reload.Files[*tls.Con
 		if err != nil {
 			return nil, Blame("tls-cert", fmt.Errorf("%s and %s: %w", cert, key, err))
 		}
-		// Connections take this configuration whole, so it says itself what it speaks.
+		// A connection uses this configuration as a whole, so it must set the protocols too.
 		c := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair},
 			NextProtos: []string{"h2", "http/1.1"}}
 		if ca != "" {
@@ -60,17 +60,18 @@ func authorities(pem []byte) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// ClientFiles are what this program proves another server with (ca), and itself
-// to it (cert, key): --NAME-ca, --NAME-cert, --NAME-key.
+// ClientFiles are the files with which this program verifies another server (ca), and authenticates itself to it
+// (cert, key): --NAME-ca, --NAME-cert, --NAME-key.
 type ClientFiles struct {
 	name, ca, cert, key string
 	anyName             bool // the server's certificate may be for another name
 }
 
-// Given reports whether there are any: without them the defaults of TLS hold.
+// Given reports whether any file is set: without files, the defaults of TLS apply.
 func (f ClientFiles) Given() bool { return f.ca+f.cert+f.key != "" || f.anyName }
 
-// verify proves that a certificate is of an authority of roots, whatever its name; nil: the system's.
+// verify checks that a certificate is signed by an authority in roots, whatever its name; nil: the authorities of the
+// system.
 func (f ClientFiles) verify(roots *x509.CertPool) func(tls.ConnectionState) error {
 	return func(s tls.ConnectionState) error {
 		o := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool()}
@@ -82,8 +83,8 @@ func (f ClientFiles) verify(roots *x509.CertPool) func(tls.ConnectionState) erro
 	}
 }
 
-// Apply adds them to what a client speaks. The certificate is read again for
-// each connection, so that a new one needs no restart; the authorities are read once.
+// Apply adds the files to a client's TLS configuration. The certificate is read again for each connection, so that a
+// new one needs no restart; the authorities are read once.
 func (f ClientFiles) Apply(c *tls.Config) error {
 	if f.ca != "" {
 		pem, err := os.ReadFile(f.ca)

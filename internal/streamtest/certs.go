@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Authority signs certificates for tests. Its own is in the file CA.
+// Authority signs certificates for tests. Its own certificate is in the file CA.
 type Authority struct {
 	CA   string // path, PEM
 	t    testing.TB
@@ -24,7 +24,7 @@ type Authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// NewAuthority makes one, whose files end with the test.
+// NewAuthority returns an authority whose files are removed at the end of the test.
 func NewAuthority(t testing.TB) *Authority {
 	t.Helper()
 	a := &Authority{t: t, CA: filepath.Join(t.TempDir(), "ca.pem")}
@@ -36,8 +36,8 @@ func NewAuthority(t testing.TB) *Authority {
 	return a
 }
 
-// Issue writes a certificate for 127.0.0.1 and localhost, good for servers and
-// clients, and its key, and gives their paths.
+// Issue writes a certificate for 127.0.0.1 and localhost, valid for servers and clients, and its key, and returns
+// their paths.
 func (a *Authority) Issue(name string) (cert, key string) {
 	a.t.Helper()
 	dir := a.t.TempDir()
@@ -46,7 +46,7 @@ func (a *Authority) Issue(name string) (cert, key string) {
 	return cert, key
 }
 
-// IssueTo writes a new one to files that there may be already, each at once.
+// IssueTo writes a new certificate and key to files that may exist already. Each file is replaced at once.
 func (a *Authority) IssueTo(name, cert, key string) {
 	a.t.Helper()
 	private := newKey(a.t)
@@ -62,8 +62,8 @@ func (a *Authority) IssueTo(name, cert, key string) {
 	a.sign(template, a.cert, private, a.key, cert)
 }
 
-// Config is what a client speaks that trusts the authority, and shows a
-// certificate of the same where it has one.
+// Config returns the TLS configuration of a client that trusts the authority. The client presents a certificate of
+// the same authority if cert is given.
 func (a *Authority) Config(cert, key string) *tls.Config {
 	a.t.Helper()
 	c := &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}

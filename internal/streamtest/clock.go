@@ -16,7 +16,7 @@ import (
 //go:embed clock.c
 var clockSource []byte
 
-// ServerClock is the clock of one Redis, apart from this machine's.
+// ServerClock is the clock of one Redis, separate from this machine's clock.
 type ServerClock struct {
 	t    testing.TB
 	file *os.File
@@ -47,7 +47,7 @@ func OwnRedisWithClock(t testing.TB, args ...string) (*RedisProcess, *ServerCloc
 	return ownRedis(t, []string{"LD_PRELOAD=" + lib, "CLOCK_OFFSET=" + file.Name()}, args), c
 }
 
-// Set puts the clock d beside the system's, in whole seconds.
+// Set sets the clock to d after the system's clock, in whole seconds.
 func (c *ServerClock) Set(d time.Duration) {
 	c.t.Helper()
 	c.mu.Lock()

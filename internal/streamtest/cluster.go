@@ -18,22 +18,20 @@ import (
 // slots is how many hash slots a Redis Cluster has.
 const slots = 16384
 
-// clusterSettings are what each node runs with beside redisSettings. Replicas
-// copy at once, stand for election however long they were cut off, and are
-// listed by the cluster within a second, which is when the first ping has given
-// them an offset: a test waits for all of that.
+// clusterSettings are the settings of each node in addition to redisSettings. Replicas copy at once, and may become
+// master however long they were cut off. The cluster lists them within a second, after the first ping has given them
+// an offset. A test waits for all of that.
 var clusterSettings = []string{
 	"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "1500",
 	"--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1",
 	"--protected-mode", "no",
 }
 
-// RedisCluster is a real Redis Cluster of one test's own: three masters with a
-// replica each. What fails in a method ends the test, so they are for the test's
-// own goroutine.
+// RedisCluster is a real Redis Cluster of one test: three masters with a replica each. A failure in a method ends the
+// test, so call the methods only from the test's own goroutine.
 type RedisCluster struct {
 	t     testing.TB
-	nodes []*clusterNode // three masters, then the replica of each, as they began
+	nodes []*clusterNode // three masters, then the replica of each, as they were at the start
 }
 
 type clusterNode struct {
@@ -45,14 +43,14 @@ type clusterNode struct {
 	frozen bool
 }
 
-// slotMap is who serves what, as this node tells it to clients.
+// slotMap returns which node serves which slots, as this node reports it to clients.
 func (n *clusterNode) slotMap() ([]redis.ClusterSlot, error) {
 	//lint:ignore SA1019 deprecated, but what the clients ask for, on every version
 	return n.redis.ClusterSlots(context.Background()).Result()
 }
 
-// Cluster starts a Redis Cluster for this test alone, from the same servers as
-// OwnRedis, and returns when all nodes agree on it. It ends with the test.
+// Cluster starts a Redis Cluster for this test alone, with the same server programs as OwnRedis, and returns when all
+// nodes agree on it. It ends with the test.
 func Cluster(t testing.TB, args ...string) *RedisCluster {
 	t.Helper()
 	c := &RedisCluster{t: t}
@@ -74,7 +72,7 @@ func startNode(t testing.TB, args []string) *clusterNode {
 	return n
 }
 
-// join makes a cluster of nodes that know nothing of each other.
+// join makes a cluster from nodes that do not know each other.
 func (c *RedisCluster) join() {
 	c.t.Helper()
 	ctx, masters := context.Background(), len(c.nodes)/2
@@ -87,7 +85,7 @@ func (c *RedisCluster) join() {
 			c.must(n.redis.Do(ctx, "CLUSTER", "ADDSLOTSRANGE", i*slots/masters, (i+1)*slots/masters-1).Err())
 		}
 	}
-	// Each meets each: gossip alone would take seconds.
+	// Introduce every node to every other: gossip alone would take seconds.
 	for _, n := range c.nodes {
 		for _, other := range c.nodes {
 			if host, port, _ := net.SplitHostPort(other.Addr()); n != other {
@@ -106,7 +104,7 @@ func (c *RedisCluster) join() {
 		return true, ""
 	})
 	for i, n := range c.nodes[masters:] {
-		// It may not have heard yet that the other is a master.
+		// The replica may not know yet that the other node is a master.
 		Eventually(c.t, 10*time.Second, "a replica is taken", func() (bool, string) {
 			err := n.redis.ClusterReplicate(ctx, c.nodes[i].id).Err()
 			return err == nil, fmt.Sprint(err)
@@ -115,8 +113,8 @@ func (c *RedisCluster) join() {
 	c.AwaitWhole()
 }
 
-// AwaitWhole waits until all nodes that run agree on the masters, all slots are
-// served, and each living replica follows its master.
+// AwaitWhole waits until all running nodes agree on the masters, all slots are served, and each running replica
+// follows its master.
 func (c *RedisCluster) AwaitWhole() {
 	c.t.Helper()
 	ctx := context.Background()
@@ -173,7 +171,7 @@ func (c *RedisCluster) running() (n int) {
 	return n
 }
 
-// URL is the cluster as --redis takes it: three of its nodes.
+// URL returns the URL of the cluster for --redis: three of its nodes.
 func (c *RedisCluster) URL() string {
 	urls := make([]string, c.masters())
 	for i := range urls {
@@ -182,7 +180,7 @@ func (c *RedisCluster) URL() string {
 	return strings.Join(urls, ",")
 }
 
-// Addrs gives the addresses of all nodes, those that began as masters first.
+// Addrs returns the addresses of all nodes, those that began as masters first.
 func (c *RedisCluster) Addrs() []string {
 	list := make([]string, len(c.nodes))
 	for i, n := range c.nodes {
@@ -191,7 +189,7 @@ func (c *RedisCluster) Addrs() []string {
 	return list
 }
 
-// Slot is the hash slot of a key.
+// Slot returns the hash slot of a key.
 func (c *RedisCluster) Slot(key string) int {
 	c.t.Helper()
 	slot, err := c.nodes[0].redis.ClusterKeySlot(context.Background(), key).Result()
@@ -199,8 +197,7 @@ func (c *RedisCluster) Slot(key string) int {
 	return int(slot)
 }
 
-// MasterOf gives the address of the master that serves a slot, as most of the
-// running nodes see it.
+// MasterOf returns the address of the master that serves a slot, according to most of the running nodes.
 func (c *RedisCluster) MasterOf(slot int) string {
 	c.t.Helper()
 	votes, best := map[string]int{}, ""
@@ -221,7 +218,7 @@ func (c *RedisCluster) MasterOf(slot int) string {
 	return best
 }
 
-// OtherMaster gives the address of a master that does not serve a slot.
+// OtherMaster returns the address of a master that does not serve a slot.
 func (c *RedisCluster) OtherMaster(slot int) string {
 	c.t.Helper()
 	owner := c.MasterOf(slot)
@@ -245,7 +242,7 @@ func (c *RedisCluster) at(addr string) *clusterNode {
 	return nil
 }
 
-// Each gives every running node a client of its own, by address.
+// Each calls do for every running node, with its address and its own client.
 func (c *RedisCluster) Each(do func(addr string, node *redis.Client)) {
 	for _, n := range c.nodes {
 		if !n.killed {

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// Migrate moves a slot to the master at `to` while it is in use, as redis-cli
-// does: a few keys at a time. step, where it is not nil, runs before the first
-// keys and after each few, while clients are sent from one node to the other.
+// Migrate moves a slot to the master at `to` while it is in use, as redis-cli does: a few keys at a time. If step is
+// not nil, it runs before the first keys and after each few keys, while the nodes redirect clients from one to the
+// other.
 func (c *RedisCluster) Migrate(slot int, to string, step func(moved int)) {
 	c.t.Helper()
 	ctx := context.Background()
@@ -37,7 +37,7 @@ func (c *RedisCluster) Migrate(slot int, to string, step func(moved int)) {
 		moved += len(keys)
 		step(moved)
 	}
-	// The new owner first: the slot must never be nobody's.
+	// Assign the new owner first: the slot must always have an owner.
 	for _, n := range append([]*clusterNode{dst, src}, c.nodes...) {
 		if n.killed {
 			continue
@@ -49,7 +49,7 @@ func (c *RedisCluster) Migrate(slot int, to string, step func(moved int)) {
 	}
 }
 
-// AddMaster adds a master without slots, and gives its address. Its library of functions is empty.
+// AddMaster adds a master without slots, and returns its address. Its library of functions is empty.
 func (c *RedisCluster) AddMaster() string {
 	c.t.Helper()
 	ctx, n := context.Background(), startNode(c.t, nil)
@@ -75,7 +75,7 @@ func (c *RedisCluster) AddMaster() string {
 	return n.Addr()
 }
 
-// KillMasterOf kills the master of a slot by SIGKILL and gives its address.
+// KillMasterOf kills the master of a slot by SIGKILL and returns its address.
 func (c *RedisCluster) KillMasterOf(slot int) string {
 	c.t.Helper()
 	n := c.at(c.MasterOf(slot))
@@ -84,7 +84,7 @@ func (c *RedisCluster) KillMasterOf(slot int) string {
 	return n.Addr()
 }
 
-// AwaitNewMaster waits until another node than `old` serves a slot, and gives its address.
+// AwaitNewMaster waits until another node than `old` serves a slot, and returns its address.
 func (c *RedisCluster) AwaitNewMaster(slot int, old string) string {
 	c.t.Helper()
 	at := old
@@ -96,9 +96,8 @@ func (c *RedisCluster) AwaitNewMaster(slot int, old string) string {
 	return at
 }
 
-// CutReplicaOf freezes the replica of a slot's master and cuts the link between
-// them, so that what the master takes from now on is lost with it if it dies; the
-// function that it gives lets the replica go on.
+// CutReplicaOf freezes the replica of a slot's master and cuts the link between them. So everything that the master
+// accepts from now on is lost if the master dies. The returned function lets the replica go on.
 func (c *RedisCluster) CutReplicaOf(slot int) (resume func()) {
 	c.t.Helper()
 	master := c.at(c.MasterOf(slot))
@@ -109,7 +108,7 @@ func (c *RedisCluster) CutReplicaOf(slot int) (resume func()) {
 			n := c.at(s.Nodes[1].Addr)
 			n.Pause()
 			n.frozen = true
-			// What was sent before would still reach it, out of its socket.
+			// Data that was sent before would still reach the replica, from its socket.
 			c.must(master.redis.Do(context.Background(), "CLIENT", "KILL", "TYPE", "replica").Err())
 			return sync.OnceFunc(func() {
 				n.Resume()

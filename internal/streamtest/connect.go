@@ -13,9 +13,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// Connect is a client like those of the commands: it sends nothing twice and gives
-// up at its context's deadline. url is a URL of Redis or a host:port; change may
-// alter the options. It closes with the test.
+// Connect returns a client like those of the commands: it sends nothing twice and gives up at its context's deadline.
+// url is a URL of Redis or a host:port; change may alter the options. The client is closed at the end of the test.
 func Connect(t testing.TB, url string, change ...func(*redis.Options)) *redis.Client {
 	t.Helper()
 	if !strings.Contains(url, "://") {
@@ -39,15 +38,15 @@ func Connect(t testing.TB, url string, change ...func(*redis.Options)) *redis.Cl
 func EachRedis(t *testing.T, test func(t *testing.T, c *redis.Client)) {
 	t.Helper()
 	real := HasRedis(t)
-	t.Run("redis", func(t *testing.T) { test(t, Connect(t, Redis(t))) }) // skipped where there is none
+	t.Run("redis", func(t *testing.T) { test(t, Connect(t, Redis(t))) }) // skipped if there is none
 	if !real {
 		t.Run("embedded", func(t *testing.T) { test(t, Connect(t, EmbeddedRedis(t).Addr())) })
 		t.Run("scripts", func(t *testing.T) { test(t, Connect(t, ScriptsRedis(t).Addr())) })
 	}
 }
 
-// AnyRedis connects to the shared real Redis. If there is none, it connects to an embedded one. Tests of callers of
-// the scripts use it. The tests of the scripts prove that both servers count alike.
+// AnyRedis connects to the shared real Redis, or to an embedded one if there is no real one. It is for tests of code
+// that calls the scripts. The tests of the scripts prove that both servers count the same.
 func AnyRedis(t testing.TB) *redis.Client {
 	t.Helper()
 	if HasRedis(t) {
@@ -56,8 +55,8 @@ func AnyRedis(t testing.TB) *redis.Client {
 	return Connect(t, EmbeddedRedis(t).Addr())
 }
 
-// ConnectNATS is a connection that comes back at once after each interruption. It
-// closes with the test.
+// ConnectNATS returns a connection that reconnects at once after each interruption. It is closed at the end of the
+// test.
 func ConnectNATS(t testing.TB, url string, options ...nats.Option) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(url, append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(10 * time.Millisecond),
@@ -67,7 +66,7 @@ func ConnectNATS(t testing.TB, url string, options ...nats.Option) *nats.Conn {
 	return nc
 }
 
-// JetStream is the JetStream of the server at url.
+// JetStream returns the JetStream of the server at url.
 func JetStream(t testing.TB, url string) jetstream.JetStream {
 	t.Helper()
 	js, err := jetstream.New(ConnectNATS(t, url))

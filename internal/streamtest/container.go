@@ -18,7 +18,7 @@ import (
 // the process's id.
 const ContainerLabel = "streamcounter.test.run"
 
-// How long Docker may take to answer at all, and a container to run, with the arrival of its image.
+// How long Docker may take to answer at all, and a container to start, including the download of its image.
 const (
 	dockerWithin = 3 * time.Second
 	runWithin    = 3 * time.Minute
@@ -26,17 +26,17 @@ const (
 
 var errNoDocker = errors.New("no Docker")
 
-// noDocker says once why there is no Docker engine. A socket that nobody answers must not
-// hold a test up, and the library asks without a deadline.
+// noDocker returns why there is no Docker engine; it checks once. A socket on which nobody answers must not block a
+// test, and the library waits without a deadline.
 var noDocker = sync.OnceValue(func() error {
 	if os.Getenv(EnvDocker) == "0" {
 		return errNoDocker
 	}
-	log.SetDefault(log.NewNoopLogger()) // what fails is in the errors
+	log.SetDefault(log.NewNoopLogger()) // the errors contain every failure
 	answer := make(chan error, 1)
 	go func() {
 		defer func() {
-			if r := recover(); r != nil { // how the library says that a socket is wrong
+			if r := recover(); r != nil { // the library panics if a socket is wrong
 				answer <- fmt.Errorf("%w: %v", errNoDocker, r)
 			}
 		}()
@@ -54,7 +54,7 @@ var noDocker = sync.OnceValue(func() error {
 	}
 })
 
-// runContainer starts a container of image whose server listens on port, and gives its address on the host.
+// runContainer starts a container of image whose server listens on port, and returns its address on the host.
 func runContainer(image string, port int, ready func(addr string) error,
 	opts ...testcontainers.ContainerCustomizer) (addr string, stop func(), err error) {
 	if err := noDocker(); err != nil {

@@ -23,7 +23,7 @@ func (f OnCommand) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error { return f(ctx, cmd, next) }
 }
 
-// IsScript tells whether a command runs a script or a function of ours.
+// IsScript reports whether a command runs a script or a function of ours.
 func IsScript(cmd redis.Cmder) bool {
 	return strings.HasPrefix(cmd.Name(), "eval") || strings.HasPrefix(cmd.Name(), "fcall")
 }

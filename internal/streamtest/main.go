@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// underMain tells that Main runs the tests and will stop what they share.
+// underMain is true if Main runs the tests and will stop the shared servers.
 var underMain atomic.Bool
 
 // Main runs the tests of a package, stops the servers they shared, and exits.
@@ -40,8 +40,8 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// waitTogether lets more parallel tests run than there are cores, unless -parallel says how many: those that are
-// parallel wait for servers for most of their time.
+// waitTogether lets more parallel tests run than there are cores, unless -parallel is given: parallel tests wait for
+// servers for most of their time.
 func waitTogether() {
 	flag.Parse()
 	given := false
@@ -53,7 +53,8 @@ func waitTogether() {
 
 var program shared
 
-// Build gives the path of the program. EnvProgram can name it. Otherwise Build compiles the program, once per package.
+// Build returns the path of the program. EnvProgram can name it. Otherwise Build compiles the program, once per
+// package.
 func Build(t testing.TB) string {
 	t.Helper()
 	if path := os.Getenv(EnvProgram); path != "" {
@@ -83,13 +84,12 @@ type shared struct {
 	mu      sync.Mutex
 	started bool
 	url     string
-	note    string // what serves, where that is worth a line in the test's log
+	note    string // which server it is, if the test's log should say so
 	stop    func()
 	err     error
 }
 
-// get answers the server's URL, or why there is none: a second test gets the
-// first one's answer at once.
+// get returns the server's URL, or why there is none. Later calls return the result of the first call at once.
 func (s *shared) get(t testing.TB, start func() (url, note string, stop func(), err error)) (string, error) {
 	t.Helper()
 	if !underMain.Load() {
@@ -116,8 +116,8 @@ func (s *shared) close() {
 	}
 }
 
-// refused lists what users were refused on a Redis that was started: a script
-// or a caller may have gone on as if nothing had been.
+// refused lists the commands that a started Redis has refused to users: a script or a caller may have ignored the
+// error.
 func (s *shared) refused() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

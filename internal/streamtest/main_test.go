@@ -10,20 +10,20 @@ import (
 
 func TestMain(m *testing.M) { Main(m) }
 
-// servers are those that a test asks for, by name. That they serve is seen by the tests that use them.
+// servers are the servers that a test requests, by name. The tests that use them show that they work.
 var servers = map[string]func(t testing.TB){
 	"redis": func(t testing.TB) { Redis(t) }, "nats": func(t testing.TB) { NATS(t) },
 	"own redis": func(t testing.TB) { OwnRedis(t) }, "cluster": func(t testing.TB) { Cluster(t) },
 }
 
-// TestServer asks for one in a process of its own: child says for which.
+// TestServer requests a server in a separate process: child says which one.
 func TestServer(t *testing.T) {
 	if ask := servers[os.Getenv("SERVER")]; ask != nil {
 		ask(t)
 	}
 }
 
-// child runs TestServer with another environment, and answers its output and whether it passed.
+// child runs TestServer with another environment, and returns its output and whether it passed.
 func child(t *testing.T, server string, env ...string) (out string, passed bool) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestServer$", "-test.v")
@@ -32,8 +32,8 @@ func child(t *testing.T, server string, env ...string) (out string, passed bool)
 	return string(b), err == nil
 }
 
-// A machine without Docker and without redis-server skips soon and says what
-// was not tested; where servers are required, that is a failure.
+// A machine without Docker and without redis-server skips the test soon and says what was not tested. If servers are
+// required, that is a failure.
 func TestNoServer(t *testing.T) {
 	none := []string{EnvDocker + "=0", "PATH="}
 	began := time.Now()

@@ -16,10 +16,9 @@ import (
 
 var sharedNATS shared
 
-// NATS answers the URL of a NATS server with JetStream that the tests of this
-// package share: take subjects and streams under Prefix. It comes from a
-// container (EnvNATSImage), else it is the nats-server module in this process,
-// which is the same code, so tests run; with EnvRequire only the container will do.
+// NATS returns the URL of a NATS server with JetStream that the tests of this package share: use subjects and streams
+// under Prefix. The server runs in a container (EnvNATSImage). Without containers it is the nats-server module in
+// this process, which is the same code. With EnvRequire it must be the container.
 func NATS(t testing.TB) string {
 	t.Helper()
 	url, err := sharedNATS.get(t, startSharedNATS)
@@ -54,8 +53,8 @@ func startSharedNATS() (url, note string, stop func(), err error) {
 		func() { stopNATS(s); os.RemoveAll(dir) }, nil
 }
 
-// NATSServer is an embedded NATS server with JetStream of one test's own, for
-// outages. Its methods may be called from any goroutine.
+// NATSServer is an embedded NATS server with JetStream for one test, to simulate outages. Its methods may be called
+// from any goroutine.
 type NATSServer struct {
 	t    testing.TB
 	dir  string
@@ -84,13 +83,13 @@ func OwnNATS(t testing.TB) *NATSServer {
 	return n
 }
 
-// Dir is where JetStream keeps its store.
+// Dir is the directory of JetStream's store.
 func (n *NATSServer) Dir() string { return n.dir }
 
 // URL is the server's address as nats://host:port, the same over restarts.
 func (n *NATSServer) URL() string { return fmt.Sprintf("nats://127.0.0.1:%d", n.port) }
 
-// Stop ends the server and returns when it has gone; JetStream's store stays.
+// Stop ends the server and returns when it has ended; JetStream's store stays.
 func (n *NATSServer) Stop() {
 	n.t.Helper()
 	n.mu.Lock()
@@ -121,8 +120,8 @@ func (n *NATSServer) Start() {
 	n.srv = srv
 }
 
-// EmbeddedNATS starts a NATS server in this process with the options that a test has, at any port where they name
-// none. It ends with stop, or with the test.
+// EmbeddedNATS starts a NATS server in this process with the given options, on any free port if they name none. It
+// ends with stop, or with the test.
 func EmbeddedNATS(t testing.TB, o server.Options) (s *server.Server, stop func()) {
 	t.Helper()
 	s, err := serveNATS(o)

@@ -19,8 +19,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// NATSCluster is three processes of nats-server that share JetStream, of one
-// test's own. Its methods may be called from any goroutine.
+// NATSCluster is three processes of nats-server that share JetStream, for one test. Its methods may be called from
+// any goroutine.
 type NATSCluster struct {
 	t       testing.TB
 	mu      sync.Mutex
@@ -28,12 +28,12 @@ type NATSCluster struct {
 }
 
 // OwnNATSCluster starts a cluster for this test alone and returns when it has a leader. It ends with the test. Each
-// server is this test program, which has the code of nats-server.
+// server is this test program, which contains the code of nats-server.
 func OwnNATSCluster(t testing.TB) *NATSCluster {
 	t.Helper()
 	c := &NATSCluster{t: t}
 	var routes []string
-	for range c.servers { // each must know where the others listen before any does
+	for range c.servers { // each must know the addresses of the others before any of them listens
 		routes = append(routes, "nats://"+testkit.FreeAddr(t))
 	}
 	for i := range c.servers {
@@ -58,7 +58,7 @@ func OwnNATSCluster(t testing.TB) *NATSCluster {
 	return c
 }
 
-// URL names all servers, as a client takes them.
+// URL names all servers, in the form that a client accepts.
 func (c *NATSCluster) URL() string {
 	var list []string
 	for _, p := range c.servers {
@@ -67,14 +67,14 @@ func (c *NATSCluster) URL() string {
 	return strings.Join(list, ",")
 }
 
-// Start starts server i, the first time or again, on the same ports and store, and
-// returns when it listens: with JetStream it answers when most of them run.
+// Start starts server i, the first time or again, on the same ports and store, and returns when it listens. It
+// answers JetStream requests when most of the servers run.
 func (c *NATSCluster) Start(i int) { c.t.Helper(); c.do("start", i, c.servers[i].start) }
 
-// Stop ends server i as SIGTERM does and returns when it has gone; its store stays.
+// Stop ends server i as SIGTERM does and returns when it has ended; its store stays.
 func (c *NATSCluster) Stop(i int) { c.t.Helper(); c.do("stop", i, c.servers[i].stop) }
 
-// Kill ends server i by SIGKILL and returns when it has gone.
+// Kill ends server i by SIGKILL and returns when it has ended.
 func (c *NATSCluster) Kill(i int) { c.t.Helper(); c.do("kill", i, c.servers[i].kill) }
 
 func (c *NATSCluster) do(what string, i int, f func() error) {
@@ -86,8 +86,8 @@ func (c *NATSCluster) do(what string, i int, f func() error) {
 	}
 }
 
-// AwaitLeader waits until the running servers have who leads JetStream: nobody
-// else answers what is asked of the account.
+// AwaitLeader waits until the running servers have a leader of JetStream: only the leader answers requests about the
+// account.
 func (c *NATSCluster) AwaitLeader() {
 	c.t.Helper()
 	c.ask("the NATS cluster has a leader", func(ctx context.Context, js jetstream.JetStream) error {
@@ -96,7 +96,7 @@ func (c *NATSCluster) AwaitLeader() {
 	})
 }
 
-// LeaderOf waits until a stream has a leader and gives which server it is.
+// LeaderOf waits until a stream has a leader and returns the index of that server.
 func (c *NATSCluster) LeaderOf(stream string) (leader int) {
 	c.t.Helper()
 	c.ask("the stream "+stream+" has a leader", func(ctx context.Context, js jetstream.JetStream) error {
@@ -133,7 +133,7 @@ func (c *NATSCluster) ask(what string, do func(context.Context, jetstream.JetStr
 	})
 }
 
-// natsServer is a variable with which a test program that runs Main is nats-server, with its arguments.
+// natsServer is a variable that makes a test program that runs Main act as nats-server, with its arguments.
 const natsServer = "STREAMCOUNTER_TEST_IS_NATS_SERVER"
 
 func runNATSServer() error {

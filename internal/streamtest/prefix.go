@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Prefix answers a prefix for keys and subjects that no other test has, in
-// this process or another: "t-" and ten hex digits.
+// Prefix returns a prefix for keys and subjects that no other test has, in this process or another: "t-" and ten hex
+// digits.
 func Prefix(t testing.TB) string {
 	t.Helper()
 	var b [5]byte

@@ -16,8 +16,8 @@ type process struct {
 	bin, dir string
 	port     int
 	args     []string
-	env      []string // beside the test's own
-	// ready returns once the server answers; nil: once it listens.
+	env      []string // in addition to the test's own
+	// ready returns when the server answers; nil: the server is ready when it listens.
 	ready func(p *process) error
 
 	cmd    *exec.Cmd
@@ -68,9 +68,8 @@ func (p *process) start() error {
 	return nil
 }
 
-// launch starts cmd and closes gone when it has ended. The kernel ends the
-// child with the thread that started it, hence the locked thread: it lives as
-// long as the child does.
+// launch starts cmd and closes gone when it has ended. The kernel ends the child when the thread that started it
+// ends. So the thread is locked, and lives as long as the child.
 func launch(cmd *exec.Cmd, gone chan<- struct{}) error {
 	started := make(chan error)
 	go func() {
@@ -121,7 +120,7 @@ func (p *process) resume() error {
 	return Resume(p.cmd.Process)
 }
 
-// remove ends it, whatever its state.
+// remove ends the process, whatever its state.
 func (p *process) remove() {
 	if p.running() {
 		_ = p.kill()

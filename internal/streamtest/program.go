@@ -5,9 +5,8 @@ import (
 	"testing"
 )
 
-// Program answers the path of a program that a test runs (nginx, php), from PATH
-// or where Debian keeps servers. Without it the test is skipped, or fails where
-// EnvRequire is set.
+// Program returns the path of a program that a test runs (nginx, php), from PATH or from where Debian installs
+// servers. Without it the test is skipped, or fails if EnvRequire is set.
 func Program(t testing.TB, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)

@@ -9,8 +9,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// Proxy stands before a server and spoils what passes. Its methods may be called
-// from any goroutine.
+// Proxy is a proxy in front of a server that disturbs the traffic. Its methods may be called from any goroutine.
 type Proxy struct {
 	// Addr is where it listens, as host:port.
 	Addr   string
@@ -22,8 +21,8 @@ type Proxy struct {
 	refuse bool
 	open   chan struct{} // not nil: nothing passes until it is closed
 	half   bool          // with open: only replies wait
-	lose   int           // replies to swallow, each with its connection
-	delay  time.Duration // that each piece waits, in both directions
+	lose   int           // how many replies to drop, each with its connection
+	delay  time.Duration // of each piece, in both directions
 }
 
 // NewProxy starts a proxy for target, a host:port. It ends with the test.
@@ -94,7 +93,7 @@ func (p *Proxy) copy(to, from net.Conn, replies bool) {
 	}
 }
 
-// admit waits as long as a piece has to, and says whether it may pass.
+// admit waits as long as a piece has to wait, and reports whether it may pass.
 func (p *Proxy) admit(reply bool) bool {
 	p.mu.Lock()
 	open, delay := p.open, p.delay
@@ -117,10 +116,10 @@ func (p *Proxy) admit(reply bool) bool {
 	return true
 }
 
-// Blackhole holds back what either side sends; connections stay open. Heal ends it.
+// Blackhole holds back everything that either side sends; connections stay open. Heal ends it.
 func (p *Proxy) Blackhole() { p.hold(false) }
 
-// HoldReplies hands requests on and holds back what the server sends. Heal ends it.
+// HoldReplies passes requests on and holds back everything that the server sends. Heal ends it.
 func (p *Proxy) HoldReplies() { p.hold(true) }
 
 func (p *Proxy) hold(half bool) {
@@ -129,15 +128,15 @@ func (p *Proxy) hold(half bool) {
 	p.open, p.half = make(chan struct{}), half
 }
 
-// LoseReplies swallows the next n replies and closes the connection of each: the
-// server has done what it was asked, and the client does not know.
+// LoseReplies drops the next n replies and closes the connection of each: the server has executed the request, and
+// the client does not know it.
 func (p *Proxy) LoseReplies(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lose = n
 }
 
-// Delay lets each piece wait for d, in both directions.
+// Delay delays each piece by d, in both directions.
 func (p *Proxy) Delay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -161,8 +160,7 @@ func (p *Proxy) Refuse() {
 	p.Sever()
 }
 
-// HalfClose tells every client that no more will come, and still takes what
-// clients send.
+// HalfClose closes the direction to every client, and still accepts what clients send.
 func (p *Proxy) HalfClose() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -173,8 +171,7 @@ func (p *Proxy) HalfClose() {
 	}
 }
 
-// Close ends the listener, so that the system refuses new connections; those that
-// stand go on.
+// Close closes the listener, so that the system refuses new connections. Existing connections stay open.
 func (p *Proxy) Close() error { return p.l.Close() }
 
 // Heal lets everything pass again, at once.

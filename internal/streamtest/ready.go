@@ -19,9 +19,9 @@ const (
 
 var errLoading = errors.New("it loads its data")
 
-// awaitRedis returns when Redis answers at addr, or an error when it has not
-// in startWithin (loadWithin where it loads its data) or gone is closed. A pid other than 0 must be the answering
-// server's own: another could have taken the port first.
+// awaitRedis returns when Redis answers at addr. It returns an error if Redis has not answered within startWithin
+// (loadWithin while it loads its data), or if gone is closed. If pid is not 0, it must be the pid of the server that
+// answers: another server could have taken the port first.
 func awaitRedis(addr string, pid int, gone <-chan struct{}) error {
 	return await(addr, gone, func(conn net.Conn) error {
 		if _, err := io.WriteString(conn, "PING\r\nINFO server\r\n"); err != nil {
@@ -87,7 +87,7 @@ func await(addr string, gone <-chan struct{}, ask func(net.Conn) error) error {
 			return fmt.Errorf("no server at %s in %v: %w", addr, within, err)
 		}
 		select {
-		case <-gone: // blocks where there is no process to watch
+		case <-gone: // blocks forever if there is no process to watch
 			return fmt.Errorf("the server for %s ended at its start", addr)
 		case <-time.After(pollEvery):
 		}

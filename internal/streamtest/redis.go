@@ -21,17 +21,16 @@ import (
 
 var sharedRedis shared
 
-// redisSettings are what a Redis of ours runs with (deploy/redis.conf says
-// why), but for persistence, which tests that need it ask for.
+// redisSettings are the settings of our Redis servers (deploy/redis.conf explains them), except for persistence,
+// which a test that needs it sets.
 var redisSettings = []string{
 	"--save", "", "--appendonly", "no",
 	"--stream-node-max-bytes", "512", "--maxmemory-policy", "noeviction",
 }
 
-// Redis answers the URL of a real Redis that the tests of this package share:
-// never flush it, take keys under Prefix. It comes from a container
-// (EnvRedisImage), else from the redis-server on PATH; with neither the test
-// is skipped, or fails where EnvRequire is set, which also rules out PATH.
+// Redis returns the URL of a real Redis that the tests of this package share: never flush it, and use keys under
+// Prefix. It runs in a container (EnvRedisImage), or it is the redis-server on PATH. Without either of them the test
+// is skipped. If EnvRequire is set, the test fails instead, and PATH is not used.
 func Redis(t testing.TB) string {
 	t.Helper()
 	url, err := getSharedRedis(t)
@@ -41,7 +40,7 @@ func Redis(t testing.TB) string {
 	return url
 }
 
-// HasRedis tells whether Redis answers a URL, or ends the test as a real Redis is required.
+// HasRedis reports whether Redis returns a URL. It ends the test if a real Redis is required and missing.
 func HasRedis(t testing.TB) bool {
 	t.Helper()
 	_, err := getSharedRedis(t)
@@ -89,9 +88,9 @@ func startSharedRedis() (url, note string, stop func(), err error) {
 		func() { p.remove(); os.RemoveAll(dir) }, nil
 }
 
-// redisProcess starts a redis-server of PATH with its data in dir; the error is exec.ErrNotFound where
-// PATH has none. A port is free when it is chosen, not surely when it is
-// taken, so a lost race is tried again on another.
+// redisProcess starts a redis-server from PATH with its data in dir; the error is exec.ErrNotFound if PATH has none.
+// The port is free when it is chosen, but another process can take it before the server does. Then it tries again on
+// another port.
 func redisProcess(dir string, env, args []string) (*process, error) {
 	bin, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -127,17 +126,17 @@ func ScriptsRedis(t testing.TB) *miniredis.Miniredis {
 	return miniredis.RunT(t)
 }
 
-// RedisProcess is a real Redis of one test's own, for faults. Its methods may
-// be called from any goroutine; what fails is an error of the test.
+// RedisProcess is a real Redis for one test, to simulate faults. Its methods may be called from any goroutine; a
+// failure is an error of the test.
 type RedisProcess struct {
 	t  testing.TB
 	mu sync.Mutex
 	p  *process
 }
 
-// OwnRedis starts a redis-server of PATH for this test alone, with args after its
-// settings ("--appendonly", "yes" for data that outlive a restart). Without the program the
-// test is skipped, or fails where EnvRequire is set. It ends with the test.
+// OwnRedis starts a redis-server from PATH for this test alone, with args after its settings ("--appendonly", "yes"
+// for data that survive a restart). Without the program the test is skipped, or fails if EnvRequire is set. The
+// server ends with the test.
 func OwnRedis(t testing.TB, args ...string) *RedisProcess {
 	t.Helper()
 	return ownRedis(t, nil, args)
@@ -165,13 +164,13 @@ func (r *RedisProcess) Addr() string { return r.p.addr() }
 // URL is the server's address as redis://host:port.
 func (r *RedisProcess) URL() string { return "redis://" + r.p.addr() }
 
-// Stop ends the server as SIGTERM does and returns when it has gone.
+// Stop ends the server as SIGTERM does and returns when it has ended.
 func (r *RedisProcess) Stop() { r.t.Helper(); r.do("stop", r.p.stop) }
 
-// Kill ends the server by SIGKILL and returns when it has gone.
+// Kill ends the server by SIGKILL and returns when it has ended.
 func (r *RedisProcess) Kill() { r.t.Helper(); r.do("kill", r.p.kill) }
 
-// Pause freezes the server: connections stay open and nothing is answered.
+// Pause freezes the server: connections stay open, and it does not answer.
 func (r *RedisProcess) Pause() { r.t.Helper(); r.do("pause", r.p.pause) }
 
 // Resume lets a frozen server go on.

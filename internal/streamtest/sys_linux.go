@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// dieWithParent has the kernel end a server whose test process was killed.
+// dieWithParent makes the kernel end a server whose test process was killed.
 func dieWithParent() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }
 
-// Suspend freezes a process until Resume.
-// It returns when all threads have stopped: on a busy machine a signal takes its time to reach each of them.
+// Suspend freezes a process until Resume. It returns when all threads have stopped: on a busy machine it takes some
+// time until the signal has reached each of them.
 func Suspend(p *os.Process) error {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		return err

@@ -16,12 +16,11 @@ import (
 	"github.com/streamcounter/streamcounter/deploy"
 )
 
-// sharedUsers are the shipped users for the prefixes of tests, and for those alone.
+// sharedUsers are the users of deploy/users.acl, but only for the prefixes of tests.
 var sharedUsers = strings.ReplaceAll(deploy.UsersACL, "~sc:", "~t-??????????:") // as in Prefix
 
-// RedisAs answers the URL of the shared Redis for one user of deploy/users.acl,
-// who may there touch keys under a Prefix. What a user was refused fails the
-// package's tests at their end.
+// RedisAs returns the URL of the shared Redis for one user of deploy/users.acl, who may use keys under a Prefix
+// there. If a command of a user was refused, the package's tests fail at their end.
 func RedisAs(t testing.TB, user string) string {
 	t.Helper()
 	return as(Redis(t), user)
@@ -34,7 +33,7 @@ func as(url, user string) string {
 
 func password(user string) string { return user + "-password" }
 
-// withPasswords gives each user of an ACL file a password, as whoever installs it does.
+// withPasswords gives each user of an ACL file a password, as an operator does when installing it.
 func withPasswords(acl string) string {
 	var b strings.Builder
 	for line := range strings.Lines(acl) {
@@ -47,8 +46,7 @@ func withPasswords(acl string) string {
 	return b.String()
 }
 
-// setUsers makes the users of an ACL file on a server that runs, but not its
-// default user, which is the tests' own.
+// setUsers creates the users of an ACL file on a running server, except its default user, which the tests use.
 func setUsers(url, acl string) error {
 	return withRedis(url, func(ctx context.Context, c *redis.Client) error {
 		for line := range strings.Lines(withPasswords(acl)) {
@@ -65,7 +63,7 @@ func setUsers(url, acl string) error {
 	})
 }
 
-// rulesOf joins what stands in parentheses, as ACL SETUSER takes a selector as one argument.
+// rulesOf joins the words within parentheses, because ACL SETUSER accepts a selector as one argument.
 func rulesOf(fields []string) (rules []any) {
 	open := ""
 	for _, f := range fields {
@@ -90,8 +88,8 @@ func withRedis(url string, do func(context.Context, *redis.Client) error) error 
 	return do(ctx, c)
 }
 
-// refused lists what users were refused, one line each; a wrong password is no
-// right that is missing.
+// refused lists the refused commands of users, one line each. It leaves out wrong passwords, because they are not
+// missing rights.
 func refused(url string) (list []string, err error) {
 	err = withRedis(url, func(ctx context.Context, c *redis.Client) error {
 		entries, err := c.ACLLog(ctx, 100).Result()
@@ -107,11 +105,10 @@ func refused(url string) (list []string, err error) {
 	return list, err
 }
 
-// SecuredRedis is a Redis of one test's own with deploy/users.acl as it is
-// shipped, but for passwords: its default user is off.
+// SecuredRedis is a Redis for one test with the users of deploy/users.acl, plus passwords. Its default user is off.
 type SecuredRedis struct{ *RedisProcess }
 
-// NewSecuredRedis starts it. It ends with the test.
+// NewSecuredRedis starts the server. It ends with the test.
 func NewSecuredRedis(t testing.TB, args ...string) *SecuredRedis {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "users.acl")
@@ -120,7 +117,7 @@ func NewSecuredRedis(t testing.TB, args ...string) *SecuredRedis {
 			t.Fatal(err)
 		}
 	}
-	// Whoever waits for the server has no password: the shipped users come when it runs.
+	// The code that waits for the server has no password, so these users are created when the server runs.
 	write("user default on nopass ~* &* +@all\n")
 	s := &SecuredRedis{OwnRedis(t, append([]string{"--aclfile", path}, args...)...)}
 	write(withPasswords(deploy.UsersACL))
@@ -134,10 +131,10 @@ func NewSecuredRedis(t testing.TB, args ...string) *SecuredRedis {
 	return s
 }
 
-// As is the server's URL for one of its users.
+// As returns the server's URL for one of its users.
 func (s *SecuredRedis) As(user string) string { return as(s.URL(), user) }
 
-// Refused lists what its users were refused.
+// Refused lists the refused commands of its users.
 func (s *SecuredRedis) Refused(t testing.TB) []string {
 	t.Helper()
 	list, err := refused(s.As("operator"))
@@ -147,14 +144,13 @@ func (s *SecuredRedis) Refused(t testing.TB) []string {
 	return list
 }
 
-// SecuredNATS is a NATS server of one test's own with the users of
-// deploy/nats-permissions.conf.
+// SecuredNATS is a NATS server for one test with the users of deploy/nats-permissions.conf.
 type SecuredNATS struct {
 	srv *server.Server
 	log violations
 }
 
-// NewSecuredNATS starts it, with more lines of configuration. It ends with the test.
+// NewSecuredNATS starts the server, with more lines of configuration. It ends with the test.
 func NewSecuredNATS(t testing.TB, lines ...string) *SecuredNATS {
 	t.Helper()
 	dir := t.TempDir()
@@ -181,20 +177,20 @@ func NewSecuredNATS(t testing.TB, lines ...string) *SecuredNATS {
 	return n
 }
 
-// As is the server's URL for one of its users.
+// As returns the server's URL for one of its users.
 func (n *SecuredNATS) As(user string) string { return as(n.srv.ClientURL(), user) }
 
-// URL is the server's address without a user, whom it does not let in.
+// URL returns the server's address without a user. The server refuses a connection without a user.
 func (n *SecuredNATS) URL() string { return n.srv.ClientURL() }
 
-// Violations lists what its users were refused.
+// Violations lists the refused operations of its users.
 func (n *SecuredNATS) Violations() []string {
 	n.log.mu.Lock()
 	defer n.log.mu.Unlock()
 	return append([]string(nil), n.log.seen...)
 }
 
-// violations keeps what a server's log says of permissions.
+// violations keeps the messages about permissions in a server's log.
 type violations struct {
 	mu   sync.Mutex
 	seen []string

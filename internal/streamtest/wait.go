@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// Eventually asks check every few milliseconds until it is done, and fails
-// the test with the last state where that takes longer than within. It is the
-// only way for a test to wait for what no channel tells it.
+// Eventually calls check every few milliseconds until it is done, and fails the test with the last state if that
+// takes longer than within. It is the only way for a test to wait for something that no channel signals.
 func Eventually(t testing.TB, within time.Duration, what string, check func() (done bool, state string)) {
 	t.Helper()
 	deadline := time.Now().Add(within)

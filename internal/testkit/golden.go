@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Update tells that golden files are to be written: go test ./the/package -update.
+// Update says that golden files are to be written: go test ./the/package -update.
 var Update = flag.Bool("update", false, "write the golden files")
 
 // Golden compares text with the file at path, or with -update writes it there.
@@ -27,8 +27,8 @@ func Golden(t testing.TB, path, got string) {
 	}
 }
 
-// Section compares text with what a page has between <!-- name --> and <!-- /name -->, or with -update
-// writes it there.
+// Section compares text with the part of a page between <!-- name --> and <!-- /name -->, or with -update writes it
+// there.
 func Section(t testing.TB, page, name, got string) {
 	t.Helper()
 	text, err := os.ReadFile(page)
@@ -48,8 +48,8 @@ func Section(t testing.TB, page, name, got string) {
 	}
 }
 
-// Stories compares each testdata/*.txt with what a test makes of it. A story is what stands above a line of dashes, and
-// the steps below it; tell gives the steps again, with the answers that it got. Stories run in parallel.
+// Stories compares each testdata/*.txt with the output of a test. A story is the text above a line of dashes, and the
+// steps below it; tell returns the steps again, with the answers that it got. Stories run in parallel.
 func Stories(t *testing.T, tell func(t *testing.T, path, above string, steps []string) []string) {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*.txt")

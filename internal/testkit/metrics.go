@@ -9,7 +9,7 @@ import (
 
 var metricRow = regexp.MustCompile("(?m)^\\| `(streamcounter_[a-z_]+)` \\| [a-z]+ \\|([^|]*)\\|")
 
-// DocumentedMetrics gives name → labels, separated by commas, of the metrics in the tables of a page.
+// DocumentedMetrics returns the metrics in the tables of a page: name → labels, separated by commas.
 func DocumentedMetrics(t testing.TB, page string) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(page)

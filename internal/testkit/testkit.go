@@ -1,5 +1,5 @@
-// Package testkit is what tests of several packages share and that needs no
-// server. It imports the standard library alone; only tests import it.
+// Package testkit has what the tests of several packages share and what needs no server. It imports only the standard
+// library; only tests import it.
 package testkit
 
 import (
@@ -14,13 +14,13 @@ import (
 	"testing"
 )
 
-// Failer is what Must needs of a test, a benchmark, or a *rapid.T.
+// Failer is the part of a test, a benchmark, or a *rapid.T that Must needs.
 type Failer interface {
 	Helper()
 	Fatal(args ...any)
 }
 
-// Must ends the test where err is not nil.
+// Must ends the test if err is not nil.
 func Must(t Failer, err error) {
 	t.Helper()
 	if err != nil {
@@ -28,8 +28,8 @@ func Must(t Failer, err error) {
 	}
 }
 
-// WriteFile writes text into a file of that name in a directory of its own, which
-// ends with the test, and gives its path. Only the owner may read it.
+// WriteFile writes text into a file of that name in a separate directory, which is removed at the end of the test,
+// and returns its path. Only the owner may read the file.
 func WriteFile(t testing.TB, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -37,9 +37,9 @@ func WriteFile(t testing.TB, name, text string) string {
 	return path
 }
 
-// TakePort gives a TCP port that nobody listened on at 127.0.0.1 a moment ago, each once. It lies below those that
-// systems give to outgoing connections. Another process can take it before the caller does: use port 0 where the
-// server tells which port it got.
+// TakePort returns a TCP port on which nobody listened at 127.0.0.1 a moment ago, each port only once. It is below
+// the ports that systems use for outgoing connections. Another process can take it before the caller does: if the
+// server reports which port it got, use port 0.
 func TakePort() (int, error) {
 	for range 1000 {
 		port := 20000 + rand.IntN(12000)
@@ -63,7 +63,7 @@ func FreePort(t testing.TB) int {
 	return port
 }
 
-// given has the ports that TakePort gave: one that is free still must not be given twice.
+// given has the ports that TakePort returned: even if a port is still free, it must not be returned twice.
 var given sync.Map
 
 // FreeAddr is FreePort as 127.0.0.1:port.
@@ -72,7 +72,7 @@ func FreeAddr(t testing.TB) string {
 	return fmt.Sprintf("127.0.0.1:%d", FreePort(t))
 }
 
-// Log is a text that some write while a test reads it.
+// Log is a text that some goroutines write while a test reads it.
 type Log struct {
 	mu sync.Mutex
 	b  strings.Builder

@@ -12,25 +12,26 @@ import (
 )
 
 // SchemaURL names the version of OpenTelemetry's semantic conventions that all spans follow. No name, attribute or
-// status of a span holds a counted key, which can be personal data: so a path stands without the key in it, and an
-// error is told by its type alone, as its text can name a key.
+// status of a span contains a counted key, which can be personal data. So a path is recorded without the key in it,
+// and an error only by its type, because its text can contain a key.
 const SchemaURL = semconv.SchemaURL
 
-// StartScript starts the span of a script call: what Redis does for a check, or a fold.
-// units are the checks or events that it is for.
+// StartScript starts the span of a script call: the work of Redis for a check, or a fold. units is the number of
+// checks or events in the call.
 func StartScript(ctx context.Context, t trace.Tracer, script string, units int) (context.Context, Span) {
 	if t == nil {
 		return ctx, Span{}
 	}
 	attributes := []attribute.KeyValue{semconv.DBSystemNameRedis, semconv.DBOperationName("FCALL"),
 		semconv.DBStoredProcedureName(script)}
-	if units > 1 { // one is no batch
+	if units > 1 { // one unit is not a batch
 		attributes = append(attributes, semconv.DBOperationBatchSize(units))
 	}
 	return Start(ctx, t, "FCALL "+script, trace.SpanKindClient, attributes...)
 }
 
-// StartAppend starts the span of events that are appended to the streams of which `streams` is the template.
+// StartAppend starts the span of events that are appended to streams. `streams` is the template of the streams'
+// names.
 func StartAppend(ctx context.Context, t trace.Tracer, streams string, events int) (context.Context, Span) {
 	if t == nil {
 		return ctx, Span{}
@@ -55,8 +56,8 @@ func StartProcess(ctx context.Context, t trace.Tracer, stream, group, id string,
 		semconv.MessagingMessageID(id))...)
 }
 
-// StartPublish starts the span of one message to a JetStream stream. The last token of its subject, the key, is left
-// out, and so is the message's id, which has the key in it.
+// StartPublish starts the span of one message to a JetStream stream. The last token of its subject, which is the key,
+// is left out, and so is the message's id, which contains the key.
 func StartPublish(ctx context.Context, t trace.Tracer, stream, subject string, more ...attribute.KeyValue) (
 	context.Context, Span) {
 	if t == nil {
@@ -73,8 +74,8 @@ func messaging(system, operation string, kind attribute.KeyValue) []attribute.Ke
 		kind}
 }
 
-// HideKeys takes out of the span of a request what its path and its headers say: otelhttp records the path with the
-// key in it, and believes any X-Forwarded-For. route is empty for a path that is not there.
+// HideKeys replaces the path and the client address in the span of a request: otelhttp records the path with the key
+// in it, and trusts any X-Forwarded-For header. route is empty for a path that does not exist.
 func HideKeys(ctx context.Context, route, peer string) {
 	if route == "" {
 		route = "REDACTED"
@@ -82,14 +83,14 @@ func HideKeys(ctx context.Context, route, peer string) {
 	trace.SpanFromContext(ctx).SetAttributes(semconv.URLPath(route), semconv.ClientAddress(peer))
 }
 
-// SetClient records the address of a client that trusted proxies vouch for.
+// SetClient records the address of a client that trusted proxies have reported.
 func SetClient(ctx context.Context, address string) {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		span.SetAttributes(semconv.ClientAddress(address))
 	}
 }
 
-// errorAttributes tell the type of an error, and what code a server of Redis answered.
+// errorAttributes returns the type of an error, and the error code if a Redis server answered with one.
 func errorAttributes(err error) []attribute.KeyValue {
 	var refused interface{ RedisError() }
 	switch {

@@ -31,9 +31,9 @@ func Start(ctx context.Context, t trace.Tracer, name string, kind trace.SpanKind
 	return ctx, Span{span}
 }
 
-// Shared gives a context for work that is done for several callers at once. A span that
-// is started with it belongs to the trace of the first caller, so that this trace is complete;
-// Link tells those of the others. Callers whose traces are not sampled are left out.
+// Shared returns a context for work that is done for several callers at once. A span that is started with it belongs
+// to the trace of the first caller, so that this trace is complete. others are the spans of the other callers, for
+// Link. Callers whose traces are not sampled are left out.
 func Shared(ctx context.Context, callers []trace.SpanContext) (joined context.Context, others []trace.SpanContext) {
 	first := true
 	for _, c := range callers {
@@ -55,11 +55,11 @@ const (
 	stateField  = "tracestate"
 )
 
-// maxState bounds a tracestate, in bytes: what W3C's recommendation asks to pass on.
+// maxState bounds a tracestate, in bytes: the length that W3C's recommendation says to pass on.
 const maxState = 512
 
-// Parse reads a W3C trace context: its traceparent and its tracestate, which may be empty. What is none, or is not
-// sampled, gives one that is not valid; a tracestate that is none is left out.
+// Parse reads a W3C trace context: its traceparent and its tracestate, which may be empty. If the traceparent is not
+// valid, or not sampled, the result is a context that is not valid; a tracestate that is not valid is left out.
 func Parse(parent, state string) trace.SpanContext {
 	if len(parent) < 55 || len(parent) > 128 {
 		return trace.SpanContext{}
@@ -97,7 +97,7 @@ func (s Span) Link(others ...trace.SpanContext) {
 	}
 }
 
-// Context of the span; that of no span is not valid.
+// Context returns the context of the span; without a span it is not valid.
 func (s Span) Context() trace.SpanContext {
 	if s.span == nil {
 		return trace.SpanContext{}
@@ -105,7 +105,7 @@ func (s Span) Context() trace.SpanContext {
 	return s.span.SpanContext()
 }
 
-// End ends the span, as failed where err is one.
+// End ends the span, as failed if err is not nil.
 func (s Span) End(err error) {
 	if s.span == nil {
 		return

@@ -15,7 +15,8 @@ import (
 
 const parent = "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01"
 
-// A trace context comes out as it went in. A tracestate that is none, or is too long, is left out; the trace goes on.
+// A trace context is the same after Parse and Format. A tracestate that is not valid, or too long, is left out; the
+// trace continues.
 func TestContextOfATrace(t *testing.T) {
 	for _, x := range []struct{ parent, state, wantParent, wantState string }{
 		{parent, "", parent, ""},
@@ -36,7 +37,7 @@ type refusal string
 func (r refusal) Error() string { return string(r) }
 func (refusal) RedisError()     {}
 
-// An error is told by its type, never by its text.
+// An error is recorded by its type, never by its text.
 func TestErrorsWithoutTheirText(t *testing.T) {
 	for _, x := range []struct {
 		err  error

@@ -1,12 +1,12 @@
-// Command instructions counts what Redis executes for an operation, under callgrind. The counts do
-// not depend on how busy the machine is, as times do.
+// Command instructions counts the instructions that Redis executes for an operation, under callgrind. Unlike times,
+// the counts do not depend on how busy the machine is.
 //
 //	go -C tools run ./instructions            # prints the counts; exit code 1 where one grew by over a tenth
 //	go -C tools run ./instructions -only sliding-log/check,event    # some, as CI does
 //	go -C tools run ./instructions -update    # takes them as the new figures
 //
-// It runs BenchmarkOperations of windows against a redis-server under valgrind. The figures hold for
-// one build of Redis, which they name. Under another build it compares the ratio to GCRA.
+// It runs BenchmarkOperations of windows against a redis-server under valgrind. The figures are for one build of
+// Redis, which they name. With another build, it compares the ratios to GCRA.
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 	"strings"
 )
 
-// figures are what the last -update found.
+// figures are the counts of the last -update.
 type figures struct {
 	Redis string             `json:"redis"`
 	Each  map[string]float64 `json:"instructions"`
@@ -78,7 +78,7 @@ func run(ctx context.Context, only string, update bool) error {
 
 var result = regexp.MustCompile(`(?m)^BenchmarkOperations/(\S+?)(?:-\d+)?\s.*?([\d.e+]+) redis-instructions/op`)
 
-// benchmark gives name → instructions of one operation.
+// benchmark returns name → instructions of one operation.
 func benchmark(ctx context.Context, s *server, only string) (map[string]float64, error) {
 	var patterns []string
 	for _, name := range strings.Split(yardstick+","+only, ",") {
@@ -109,7 +109,8 @@ func benchmark(ctx context.Context, s *server, only string) (map[string]float64,
 	return each, nil
 }
 
-// compare says what grew. It scales the figures of another build of Redis by the yardstick.
+// compare returns an error that names the counts that grew. It scales the figures of another build of Redis by the
+// yardstick.
 func compare(path string, now figures) error {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// What grew by over a tenth is an error that names it; under another build of Redis the
-// figures are taken in proportion to the yardstick's.
+// A count that grew by over a tenth is an error that names it. With another build of Redis, the figures are scaled by
+// the yardstick.
 func TestCompare(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "figures.json")
 	if err := os.WriteFile(path, []byte(`{"redis":"a","instructions":{"GCRA":100,"check":1000}}`), 0o600); err != nil {

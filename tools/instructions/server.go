@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// server is a redis-server under callgrind. It writes a dump to out.1, out.2, … whenever it is asked.
+// server is a redis-server under callgrind. It writes a dump to out.1, out.2, … on each request.
 type server struct {
 	cmd           *exec.Cmd
 	addr, out     string
@@ -18,7 +18,7 @@ type server struct {
 	stdoutAndErrs bytes.Buffer
 }
 
-// startServer starts one on a free port of loopback, which stores nothing.
+// startServer starts a server on a free port of loopback. The server stores nothing on disk.
 func startServer(ctx context.Context, out string) (*server, error) {
 	version, err := exec.CommandContext(ctx, "redis-server", "--version").Output()
 	if err != nil {

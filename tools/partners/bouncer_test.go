@@ -14,7 +14,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// CrowdSec's bouncer bans an address while it is throttled and while it is blocked, and forgets it afterwards.
+// CrowdSec's bouncer bans an address while it is throttled and while it is blocked, and removes the ban after that.
 func TestBouncer(t *testing.T) {
 	limiter := streamcounter(t, nil, "dev", "--redis", streamtest.OwnRedis(t).URL(),
 		"--nats", fmt.Sprintf("embedded:%d", testkit.FreePort(t)),
@@ -71,5 +71,5 @@ func do(t testing.TB, method, url, body string) {
 	}
 }
 
-// httpOf is where dev listens for HTTP.
+// httpOf returns the HTTP address of dev.
 func httpOf(p *program) string { return p.until(`HTTP +http://(\S+)`)[1] }

@@ -22,8 +22,8 @@ import (
 
 const clusterToken = "TOKEN-OF-THE-ADMINISTRATOR"
 
-// cluster is a Kubernetes without nodes: an API server with its etcd and, where a test starts them, the controllers
-// that make pods of Deployments and scale them. Pods stay Pending.
+// cluster is a Kubernetes without nodes: an API server with its etcd and, if a test starts them, the controllers that
+// make pods of Deployments and scale them. Pods stay Pending.
 type cluster struct {
 	t          testing.TB
 	url        string
@@ -31,7 +31,7 @@ type cluster struct {
 	client     *http.Client
 }
 
-// startCluster runs one that knows the resources of the Prometheus operator.
+// startCluster runs a cluster with the resources of the Prometheus operator.
 func startCluster(t *testing.T) *cluster {
 	t.Helper()
 	dir := t.TempDir()
@@ -40,11 +40,11 @@ func startCluster(t *testing.T) *cluster {
 		"--listen-client-urls", etcd, "--advertise-client-urls", etcd, "--listen-peer-urls", peer,
 		"--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer, "--log-level", "warn")
 
-	// The API server takes a public key from a certificate, and a private key in PKCS #8.
+	// The API server reads a public key from a certificate, and a private key in PKCS #8.
 	certificate, key := streamtest.NewAuthority(t).Issue("service-accounts")
 	port := fmt.Sprint(testkit.FreePort(t))
 	c := &cluster{t: t, url: "https://127.0.0.1:" + port, client: &http.Client{Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}} // its certificate is of its own making
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}} // it makes its own certificate
 	server := start(t, nil, built(t, "kube-apiserver"), "--etcd-servers", etcd, "--bind-address", "127.0.0.1",
 		"--advertise-address", "127.0.0.1", "--secure-port", port, "--cert-dir", filepath.Join(dir, "apiserver"),
 		"--authorization-mode", "RBAC",
@@ -85,7 +85,7 @@ func (c *cluster) startControllers(t *testing.T) {
 		"--secure-port", fmt.Sprint(testkit.FreePort(t)), "--cert-dir", t.TempDir())
 }
 
-// operatorDir is where the module of the Prometheus operator is.
+// operatorDir is the directory of the module of the Prometheus operator.
 func operatorDir(t testing.TB) string {
 	t.Helper()
 	out, err := exec.Command("go", "mod", "download", "-json", Operator).Output()
@@ -95,7 +95,7 @@ func operatorDir(t testing.TB) string {
 	return module.Dir
 }
 
-// do sends a request with YAML and gives the status and the body.
+// do sends a request with YAML and returns the status and the body.
 func (c *cluster) do(method, path, body string) (int, string, error) {
 	r, err := http.NewRequestWithContext(c.t.Context(), method, c.url+path, strings.NewReader(body))
 	if err != nil {
@@ -126,8 +126,8 @@ func (c *cluster) namespace(name string) {
 	c.must("POST", "/api/v1/namespaces", "{apiVersion: v1, kind: Namespace, metadata: {name: "+name+"}}")
 }
 
-// try creates an object on trial and gives what the API server has against it: a field that it does not know, or that
-// stands twice, is an error.
+// try creates an object as a dry run and returns the errors of the API server: an unknown field, or a field that
+// occurs twice, is an error.
 func (c *cluster) try(namespace, document string) error {
 	var object struct {
 		APIVersion string `yaml:"apiVersion"`
@@ -180,7 +180,7 @@ func (c *cluster) helm(t testing.TB, version string, args ...string) (stdout str
 	return out.String()
 }
 
-// deployment is what the tests look at of one.
+// deployment is the part of a Deployment that the tests use.
 type deployment struct {
 	Kind     string
 	Metadata struct {
@@ -190,14 +190,14 @@ type deployment struct {
 	Spec struct{ Replicas *int }
 }
 
-// replicas notes each value of spec.replicas that a Deployment has had.
+// replicas records each value of spec.replicas that a Deployment has had.
 type replicas struct {
 	mu       sync.Mutex
 	seen     []int
 	versions []string // of the resource
 }
 
-// watch notes from now on, until the test ends.
+// watch records from now on, until the test ends.
 func (c *cluster) watch(t testing.TB, namespace, name string) *replicas {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), "GET", c.url+"/apis/apps/v1/namespaces/"+namespace+
@@ -223,7 +223,7 @@ func (c *cluster) watch(t testing.TB, namespace, name string) *replicas {
 	return noted
 }
 
-// until gives the values up to a version of the Deployment.
+// until returns the values up to a version of the Deployment.
 func (r *replicas) until(t testing.TB, version string) (seen []int) {
 	t.Helper()
 	eventually(t, "the watch has version "+version, func() (bool, string) {

@@ -27,15 +27,15 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// envoy is the part of an Envoy that asks a rate limit service: it takes listeners and routes from Envoy Gateway, as
-// Envoy does, and makes of a request what the rate limit filters of its route send.
+// envoy is the part of an Envoy that calls a rate limit service: it gets listeners and routes from Envoy Gateway, as
+// Envoy does, and makes from a request the calls of the rate limit filters of its route.
 type envoy struct {
 	t       testing.TB
 	gateway discoveryv3.AggregatedDiscoveryServiceClient
 	node    *corev3.Node
 }
 
-// httpRequest is what the actions of a rate limit look at.
+// httpRequest is the part of a request that the actions of a rate limit read.
 type httpRequest struct {
 	method, path, address string
 	headers               map[string]string
@@ -52,7 +52,7 @@ func newEnvoy(t testing.TB, addr, gateway, certs string) *envoy {
 		node: &corev3.Node{Id: "envoy-of-the-test", Cluster: gateway}}
 }
 
-// clientTLS has the certificate in a directory, and expects the server to be called name.
+// clientTLS returns a configuration with the certificate in a directory, which expects the server to be called name.
 func clientTLS(t testing.TB, dir, name string) *tls.Config {
 	t.Helper()
 	cert, err := tls.LoadX509KeyPair(filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"))
@@ -64,7 +64,7 @@ func clientTLS(t testing.TB, dir, name string) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: pool, ServerName: name}
 }
 
-// routes gives the routes that Envoy Gateway serves now, by their names.
+// routes returns the routes that Envoy Gateway serves now, by their names.
 func (e *envoy) routes() (map[string]*routev3.Route, error) {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeout(e.t.Context(), 2*time.Second)
@@ -78,7 +78,7 @@ func (e *envoy) routes() (map[string]*routev3.Route, error) {
 		if err := stream.Send(request); err != nil {
 			return nil, err
 		}
-		answer, err := stream.Recv() // there is one, to the one request
+		answer, err := stream.Recv() // there is one answer, to the one request
 		return answer.GetResources(), err
 	}
 	listeners, err := fetch("type.googleapis.com/envoy.config.listener.v3.Listener")
@@ -99,7 +99,7 @@ func (e *envoy) routes() (map[string]*routev3.Route, error) {
 	return routes, err
 }
 
-// routeConfigs names what the listeners take their routes from.
+// routeConfigs returns the names of the route configurations that the listeners use.
 func (e *envoy) routeConfigs(listeners []*anypb.Any) (names []string) {
 	e.t.Helper()
 	for _, r := range listeners {
@@ -118,7 +118,7 @@ func (e *envoy) routeConfigs(listeners []*anypb.Any) (names []string) {
 	return names
 }
 
-// asks makes the calls of a route's rate limit filters, one for each domain.
+// asks returns the calls of a route's rate limit filters, one for each domain.
 func (e *envoy) asks(route *routev3.Route, r httpRequest) (calls []*rlsv3.RateLimitRequest) {
 	e.t.Helper()
 	for name, config := range route.TypedPerFilterConfig {
@@ -140,7 +140,7 @@ func (e *envoy) asks(route *routev3.Route, r httpRequest) (calls []*rlsv3.RateLi
 	return calls
 }
 
-// descriptor is what the actions of a limit make of a request; nil where one of them does not apply.
+// descriptor returns what the actions of a limit make from a request, or nil if one of them does not apply.
 func (e *envoy) descriptor(limit *routev3.RateLimit, r httpRequest) *commonv3.RateLimitDescriptor {
 	e.t.Helper()
 	d := &commonv3.RateLimitDescriptor{}
@@ -190,7 +190,7 @@ func (r httpRequest) header(name string) (string, bool) {
 	return value, ok
 }
 
-// matches tells whether a request has all headers.
+// matches reports whether a request has all headers.
 func (e *envoy) matches(headers []*routev3.HeaderMatcher, r httpRequest) bool {
 	for _, h := range headers {
 		value, ok := r.header(h.Name)

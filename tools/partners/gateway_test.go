@@ -22,7 +22,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// gateway is an Envoy Gateway, the rate limit service that it configures, and an Envoy that asks it.
+// gateway is an Envoy Gateway, the rate limit service that it configures, and an Envoy that calls this service.
 type gateway struct {
 	t         testing.TB
 	resources string // directory of its resources
@@ -31,7 +31,7 @@ type gateway struct {
 	service   rlsv3.RateLimitServiceClient
 }
 
-// startGateway runs Envoy Gateway with resources, and streamcounter with the variables that Envoy Gateway gives its
+// startGateway runs Envoy Gateway with resources, and streamcounter with the variables that Envoy Gateway sets in its
 // rate limit Deployment.
 func startGateway(t *testing.T, resources map[string]string) *gateway {
 	t.Helper()
@@ -46,7 +46,7 @@ func startGateway(t *testing.T, resources map[string]string) *gateway {
 	config, err := os.ReadFile("testdata/envoygateway.yaml")
 	testkit.Must(t, err)
 	dir := files(t, map[string]string{
-		// In place of the Envoy that Envoy Gateway would download: the test plays its part.
+		// In place of the Envoy that Envoy Gateway would download: the test does its work.
 		"data/envoy-versions/1.39.1/bin/envoy": "#!/bin/sh\nexec sleep infinity\n"})
 	testkit.Must(t, os.Chmod(filepath.Join(dir, "data/envoy-versions/1.39.1/bin/envoy"), 0o700))
 	g := &gateway{t: t, resources: filepath.Join(dir, "resources")}
@@ -71,7 +71,7 @@ func startGateway(t *testing.T, resources map[string]string) *gateway {
 		"CONFIG_GRPC_XDS_CLIENT_TLS_CERT=" + mine + "/tls.crt", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY=" + mine + "/tls.key",
 		"CONFIG_GRPC_XDS_SERVER_TLS_CACERT=" + mine + "/ca.crt", "CONFIG_GRPC_XDS_SERVER_TLS_SAN=envoy-gateway",
 		"FORCE_START_WITHOUT_INITIAL_CONFIG=true", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true",
-		"STREAMCOUNTER_CHECK_TIMEOUT=10s"}, "ratelimit") // ours: the machine may be busy
+		"STREAMCOUNTER_CHECK_TIMEOUT=10s"}, "ratelimit") // not set by Envoy Gateway: the machine may be busy
 	conn, err := grpc.NewClient(g.limiter.at("grpc"), grpc.WithTransportCredentials(credentials.NewTLS(
 		clientTLS(t, filepath.Join(certs, "envoy"), "envoy-ratelimit.envoy-gateway-system"))))
 	testkit.Must(t, err)
@@ -113,7 +113,7 @@ func (g *gateway) route(prefix string) (found *routev3.Route) {
 	return found
 }
 
-// admits asks once for a request, as Envoy does, and gives the status.
+// admits sends one call for a request, as Envoy does, and returns the status.
 func (g *gateway) admits(route *routev3.Route, r httpRequest) (rlsv3.RateLimitResponse_Code, error) {
 	g.t.Helper()
 	calls := g.envoy.asks(route, r)
@@ -126,8 +126,8 @@ func (g *gateway) admits(route *routev3.Route, r httpRequest) (rlsv3.RateLimitRe
 	return answer.GetOverallCode(), err
 }
 
-// Envoy Gateway's limits are all in force, whatever its routes are called: without a hostname, with a wildcard, with
-// long names.
+// Envoy Gateway's limits are all in force, whatever the names of its routes: without a hostname, with a wildcard,
+// with long names.
 func TestEnvoyGateway(t *testing.T) {
 	resources, err := os.ReadFile("testdata/gateway.yaml")
 	testkit.Must(t, err)
@@ -166,7 +166,7 @@ func TestEnvoyGateway(t *testing.T) {
 	}
 }
 
-// Limits that change under traffic change together, and never go back.
+// Limits that change under traffic change together, and never change back.
 func TestEnvoyGatewayUpdates(t *testing.T) {
 	const updates, first, second = 15, 1_000_000, 2_000_000
 	base, err := os.ReadFile("testdata/gateway.yaml")
@@ -182,7 +182,7 @@ func TestEnvoyGatewayUpdates(t *testing.T) {
 	if len(calls) != 1 || len(calls[0].Descriptors) != 2 {
 		t.Fatalf("Envoy asks %v", calls)
 	}
-	// ask gives the version that an answer was made with.
+	// ask returns the version of the limits that an answer was made with.
 	ask := func() (int, error) {
 		answer, err := g.service.ShouldRateLimit(t.Context(), calls[0])
 		if err != nil {

@@ -15,8 +15,8 @@ import (
 
 const chart = "../../deploy/helm/streamcounter"
 
-// The API server takes all that the chart makes of each of its values files, strictly, and so do both Helms when they
-// install it.
+// The API server accepts everything that the chart makes from each of its values files, strictly, and so do both
+// Helms when they install it.
 func TestChart(t *testing.T) {
 	c := startCluster(t)
 	c.namespace("prod")
@@ -62,7 +62,7 @@ func TestChart(t *testing.T) {
 	})
 }
 
-// accept creates the documents of a text on trial.
+// accept creates the documents of a text as a dry run.
 func (c *cluster) accept(t *testing.T, text string) {
 	t.Helper()
 	all := documents(text)
@@ -76,7 +76,7 @@ func (c *cluster) accept(t *testing.T, text string) {
 	}
 }
 
-// documents are the objects in a manifest.
+// documents returns the objects in a manifest.
 func documents(text string) (all []string) {
 	for document := range strings.SplitSeq("\n"+text, "\n---\n") {
 		if strings.Contains(document, "\nkind:") {
@@ -86,8 +86,9 @@ func documents(text string) (all []string) {
 	return all
 }
 
-// The number of pods stays when an upgrade turns autoscaling on, and at each later one: while the autoscaler has done
-// nothing, and after it has scaled. Each pair is the Helm that installs and the one that upgrades.
+// The number of pods stays the same when an upgrade turns autoscaling on, and at each later upgrade: while the
+// autoscaler has done nothing, and after it has scaled. Each pair is the Helm that installs and the one that
+// upgrades.
 func TestAutoscalingKeepsThePods(t *testing.T) {
 	c := startCluster(t)
 	c.startControllers(t)
@@ -116,8 +117,8 @@ func TestAutoscalingKeepsThePods(t *testing.T) {
 		t.Run("on from the start, "+name, func(t *testing.T) {
 			r := c.release("start-" + name)
 			r.run(t, helm[0], "install", scaled...)
-			// The API server's default is 1. The autoscaler makes 2 of it, its least, and is otherwise idle: nothing
-			// measures the pods.
+			// The API server's default is 1. The autoscaler raises it to 2, its minimum, and does nothing else:
+			// nothing measures the pods.
 			r.hasPods(t, 2)
 			r.scale(t, 5)
 			for _, sets := range [][]string{append(scaled, more), scaled} {
@@ -134,7 +135,7 @@ func TestAutoscalingKeepsThePods(t *testing.T) {
 
 const serveName = "limits-streamcounter-serve"
 
-// release is one of the chart, of minimal values and others.
+// release is an installation of the chart, with minimal values and others.
 type release struct {
 	*cluster
 	namespace string
@@ -156,7 +157,7 @@ func (r *release) run(t testing.TB, helm, command string, sets ...string) {
 	r.helm(t, helm, args...)
 }
 
-// manifest is the Deployment of serve in the last one that Helm keeps.
+// manifest returns the Deployment of serve in the last manifest that Helm keeps.
 func (r *release) manifest(t testing.TB, helm string) (d deployment) {
 	t.Helper()
 	for _, document := range documents(r.helm(t, helm, "get", "manifest", "limits", "-n", r.namespace)) {
@@ -170,7 +171,7 @@ func (r *release) manifest(t testing.TB, helm string) (d deployment) {
 	return d
 }
 
-// had proves that the Deployment of serve has had these numbers of replicas until now, in this order and no others.
+// had checks that the Deployment of serve has had exactly these numbers of replicas until now, in this order.
 func (r *release) had(t testing.TB, want ...int) {
 	t.Helper()
 	var now deployment
@@ -181,7 +182,7 @@ func (r *release) had(t testing.TB, want ...int) {
 	}
 }
 
-// scale is what an autoscaler does.
+// scale does what an autoscaler does.
 func (r *release) scale(t testing.TB, to int) {
 	t.Helper()
 	r.must("PUT", "/apis/apps/v1/namespaces/"+r.namespace+"/deployments/"+serveName+"/scale", fmt.Sprintf(
@@ -203,7 +204,7 @@ func (r *release) hasPods(t testing.TB, n int) {
 	})
 }
 
-// autoscaled waits until the autoscaler has looked at the Deployment.
+// autoscaled waits until the autoscaler has examined the Deployment.
 func (r *release) autoscaled(t testing.TB) {
 	t.Helper()
 	eventually(t, "the autoscaler looks", func() (bool, string) {

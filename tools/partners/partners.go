@@ -1,7 +1,8 @@
-// Package partners names the programs of others that streamcounter is run against, and where `make partners` puts
-// those that it builds. The tests of this package start them and assert what they do with streamcounter.
+// Package partners names the third-party programs with which streamcounter is tested, and the directory in which
+// `make partners` puts those that it builds. The tests of this package start them and check how they work with
+// streamcounter.
 //
-// It is a module of its own, so that go.mod of streamcounter requires none of them. A partner is built as its authors
+// It is a separate module, so that go.mod of streamcounter requires none of them. A partner is built as its authors
 // build it: from its own module, with its own go.mod. Read build/main.go next.
 package partners
 
@@ -15,11 +16,11 @@ type Program struct {
 	Name    string
 	Module  string
 	Version string
-	Package string // of its main, relative to the module
-	// Siblings is the version of the modules of the same repository. go.mod replaces these by directories that the
-	// module's archive does not have.
+	Package string // of its main package, relative to the module
+	// Siblings is the version of the modules of the same repository. go.mod replaces these modules by directories
+	// that the module's archive does not contain.
 	Siblings string
-	LDFlags  string // name its version, as in a release
+	LDFlags  string // set its version, as in a release
 }
 
 const (
@@ -45,8 +46,8 @@ var Programs = []Program{
 		LDFlags: "-X github.com/traefik/traefik/v3/pkg/version.Version=3.6.12"},
 }
 
-// Operator is the module whose definitions of ServiceMonitor and PrometheusRule the API server gets: the newest that
-// the module proxy has.
+// Operator is the module whose definitions of ServiceMonitor and PrometheusRule the API server gets. It is the newest
+// version on the module proxy.
 const Operator = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
 
 // Debian maps a program that the tests take from PATH to its Debian package.
@@ -58,11 +59,11 @@ var Debian = map[string]string{
 	"prometheus":              "prometheus",
 }
 
-// Dir is where the programs are, in streamcounter's bin.
+// Dir is the directory of the built programs, in streamcounter's bin.
 func Dir() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Join(filepath.Dir(file), "..", "..", "bin", "partners")
 }
 
-// Path is where the program is when it has been built.
+// Path is the path of the built program.
 func (p Program) Path() string { return filepath.Join(Dir(), p.Name+"-"+p.Version) }

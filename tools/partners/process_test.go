@@ -43,7 +43,8 @@ func (p *program) text() string {
 	return p.said.String()
 }
 
-// start runs a program with variables beside the test's own. The kernel ends it with the thread that started it.
+// start runs a program with variables in addition to the test's own. The kernel ends it when the thread that started
+// it ends.
 func start(t testing.TB, env []string, path string, args ...string) *program {
 	t.Helper()
 	p := &program{t: t, name: filepath.Base(path), gone: make(chan struct{})}
@@ -74,7 +75,7 @@ func start(t testing.TB, env []string, path string, args ...string) *program {
 	return p
 }
 
-// stop ends it as SIGTERM does, and by SIGKILL where that takes more than 10 seconds.
+// stop ends the program as SIGTERM does, or by SIGKILL if that takes more than 10 seconds.
 func (p *program) stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGCONT)
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
@@ -86,7 +87,7 @@ func (p *program) stop() {
 	}
 }
 
-// until waits for a pattern in the output, and gives its groups.
+// until waits for a pattern in the output, and returns its groups.
 func (p *program) until(pattern string) []string {
 	p.t.Helper()
 	var found []string
@@ -98,7 +99,7 @@ func (p *program) until(pattern string) []string {
 	return found
 }
 
-// eventually waits for a state that the program brings about, and no longer than the program runs.
+// eventually waits for a state that the program causes, but no longer than the program runs.
 func (p *program) eventually(what string, check func() (bool, string)) {
 	p.t.Helper()
 	eventually(p.t, what, func() (bool, string) {
@@ -116,7 +117,7 @@ func (p *program) eventually(what string, check func() (bool, string)) {
 	})
 }
 
-// built is the path of a program that `make partners` builds.
+// built returns the path of a program that `make partners` builds.
 func built(t testing.TB, name string) string {
 	t.Helper()
 	for _, p := range Programs {
@@ -131,8 +132,8 @@ func built(t testing.TB, name string) string {
 	return ""
 }
 
-// ours is the program streamcounter, built once from this repository unless STREAMCOUNTER_TEST_PROGRAM says where it
-// is. Main of the tests does not remove it: it is in bin.
+// ours is the program streamcounter, built once from this repository unless STREAMCOUNTER_TEST_PROGRAM is its path.
+// Main of the tests does not remove it, because it is in bin.
 var ours = sync.OnceValues(func() (string, error) {
 	if path := os.Getenv("STREAMCOUNTER_TEST_PROGRAM"); path != "" {
 		return path, nil
@@ -152,7 +153,7 @@ func streamcounter(t testing.TB, env []string, args ...string) *program {
 	return start(t, env, path, args...)
 }
 
-// at is where streamcounter listens for a protocol, as its log says.
+// at returns the address of streamcounter for a protocol, from its log.
 func (p *program) at(protocol string) string {
 	p.t.Helper()
 	return p.until(`"msg":"ready".*"` + protocol + `":"([^"]+)"`)[1]
@@ -183,7 +184,7 @@ func absolute(t testing.TB, path string) string {
 	return path
 }
 
-// programOf is the path of a program that Debian has.
+// programOf returns the path of a program from Debian.
 func programOf(t testing.TB, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)

@@ -16,7 +16,7 @@ import (
 )
 
 // Prometheus scrapes each metric that the documentation lists, loads deploy/alerts.yml, and fires its alerts: one
-// about what streamcounter counts, and one about a process that is down.
+// about streamcounter's counts, and one about a process that is down.
 func TestPrometheus(t *testing.T) {
 	redis := streamtest.OwnRedis(t)
 	command(t, redis.Addr(), "SET sc:{1}:events foreign") // the partition is quarantined
@@ -48,7 +48,7 @@ scrape_configs:
 		err := read(api+"targets", &up)
 		return err == nil && len(up.ActiveTargets) == 1 && up.ActiveTargets[0].Health == "up", fmt.Sprint(up, err)
 	})
-	for range 5 { // the fourth is denied
+	for range 5 { // the fourth one is denied
 		do(t, "POST", "http://"+target+"/v1/check", `{"key":"user:1"}`)
 		do(t, "POST", "http://"+target+"/v1/events", `[{"key":"user:2","count":4}]`)
 	}
@@ -75,7 +75,7 @@ scrape_configs:
 	firing(t, api, "StreamcounterDown")
 }
 
-// firing waits until an alert of deploy/alerts.yml fires. No rule of the file may fail.
+// firing waits until an alert of deploy/alerts.yml fires, and checks that no rule of the file fails.
 func firing(t testing.TB, api, name string) {
 	t.Helper()
 	var got struct {
@@ -105,7 +105,7 @@ func firing(t testing.TB, api, name string) {
 	}
 }
 
-// read gets the data of an answer of Prometheus.
+// read reads the data in an answer of Prometheus.
 func read(url string, data any) error {
 	resp, err := http.Get(url)
 	if err != nil {
@@ -122,10 +122,10 @@ func read(url string, data any) error {
 	return nil
 }
 
-// alertWithin is above the longest `for` that the test meets, 30 s.
+// alertWithin is more than the longest `for` in the test, 30 s.
 const alertWithin = 90 * time.Second
 
-// documentedMetrics are those of the table in docs/metrics.md.
+// documentedMetrics returns the metrics of the table in docs/metrics.md.
 func documentedMetrics(t testing.TB) (names []string) {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/metrics.md")

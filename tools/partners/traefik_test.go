@@ -20,8 +20,8 @@ import (
 
 const proxies = "../../examples/proxies/"
 
-// Traefik, with the configuration in examples, hands on what is allowed and answers a denial as streamcounter does,
-// whatever a client claims. While streamcounter hangs or is away, each request is refused soon.
+// Traefik, with the configuration in examples, passes allowed requests on and answers a denial like streamcounter,
+// whatever a client claims. While streamcounter hangs or is down, each request is refused soon.
 func TestTraefik(t *testing.T) {
 	var reached, tokens atomic.Int64
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -69,7 +69,7 @@ func TestTraefik(t *testing.T) {
 		t.Errorf("another address: %s", got)
 	}
 
-	// refused asks three times, as a busy machine may be slow once.
+	// refused sends three requests, because a busy machine may be slow once.
 	refused := func(what string, want int) {
 		t.Helper()
 		soonest := time.Hour
@@ -91,14 +91,14 @@ func TestTraefik(t *testing.T) {
 	refused("is away", http.StatusBadGateway)
 }
 
-// The entry point that Traefik asks itself by keeps what Traefik says of the request, and nothing that the client
-// claims reaches streamcounter.
+// The entry point over which Traefik calls streamcounter keeps Traefik's own headers about the request, and nothing
+// that the client claims reaches streamcounter.
 func TestTraefikForwards(t *testing.T) {
 	asked := make(chan *http.Request, 1)
 	limiter := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		select {
 		case asked <- r:
-		default: // nobody waits for it: the request was one of those until Traefik is there
+		default: // not needed: it is one of the requests until Traefik is ready
 		}
 	}))
 	defer limiter.Close()
@@ -109,7 +109,7 @@ func TestTraefikForwards(t *testing.T) {
 		resp, err := request(t, "GET", web, "127.0.0.9")
 		return err == nil && resp.StatusCode == 200, fmt.Sprint(resp, err)
 	})
-	<-asked // the first of them
+	<-asked // the first request
 	resp, err := request(t, "POST", web, "127.0.0.7", "X-Forwarded-For: 198.51.100.1", "X-Forwarded-Uri: /other",
 		"X-Forwarded-Method: GET", "X-Forwarded-Host: other", "X-Forwarded-Proto: https",
 		"X-Streamcounter-Token: CLAIMED", "X-Api-Key: KEY")
@@ -129,7 +129,7 @@ func TestTraefikForwards(t *testing.T) {
 	}
 }
 
-// startTraefik runs Traefik with the configuration in examples, and tells where it listens.
+// startTraefik runs Traefik with the configuration in examples, and returns its address.
 func startTraefik(t testing.TB, limiter, backend string) (web string) {
 	t.Helper()
 	web, check := testkit.FreeAddr(t), testkit.FreeAddr(t)
@@ -146,7 +146,7 @@ func startTraefik(t testing.TB, limiter, backend string) (web string) {
 	return web
 }
 
-// request asks a server on loopback from one of the loopback's addresses.
+// request sends a request to a server on loopback from one of the loopback's addresses.
 func request(t testing.TB, method, addr, from string, headers ...string) (*http.Response, error) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr+"/page?q=1", nil)

@@ -9,14 +9,14 @@ import (
 	"os"
 )
 
-// file is a file of an archive: its name there, where it is on this machine, and its mode.
+// file is a file of an archive: its name in the archive, its path on this machine, and its mode.
 type file struct {
 	name, path string
 	mode       int64
 }
 
-// pack writes a .tar.gz whose bytes depend on the files alone: their order is that of the list, their times
-// are the commit's, their owner is root.
+// pack writes a .tar.gz whose bytes depend only on the files. They are in the order of the list, their times are
+// those of the commit, and their owner is root.
 func (r *release) pack(path, dir string, files []file) error {
 	out, err := os.Create(path)
 	if err != nil {

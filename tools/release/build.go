@@ -51,8 +51,9 @@ func (r *release) name(t target, suffix string) string {
 	return filepath.Join(r.out, fmt.Sprintf("streamcounter_%s_%s_%s%s", r.version, t.os, t.arch, suffix))
 }
 
-// program builds the program for one system. Nothing of the machine goes into it: no paths, no C, no build ID,
-// no settings of the environment. The commit is given, as Go would also record how the checkout looks.
+// program builds the program for one system. The result depends on nothing of this machine: no paths, no C, no build
+// ID, no settings of the environment. The commit is passed explicitly, because Go would also record whether the
+// checkout was modified.
 func (r *release) program(t target) (string, error) {
 	file, err := filepath.Abs(r.name(t, ""))
 	if err != nil {
@@ -81,7 +82,7 @@ func goEnv(name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// archive packs the program with what somebody needs who installs it by hand.
+// archive packs the program with the files that are needed to install it by hand.
 func (r *release) archive(t target, program string) error {
 	files := []file{{"streamcounter", program, 0o755}}
 	names := []string{"README.md", "CHANGELOG.md", "deploy/rules.yml", "deploy/alerts.yml"}
@@ -95,7 +96,7 @@ func (r *release) archive(t target, program string) error {
 	return r.pack(r.name(t, ".tar.gz"), fmt.Sprintf("streamcounter_%s/", r.version), files)
 }
 
-// chart packs the Helm chart as `helm package` does, its links as the files they name.
+// chart packs the Helm chart as `helm package` does, with each link replaced by the file that it names.
 func (r *release) chart() error {
 	dir := filepath.Join(r.source, "deploy/helm/streamcounter")
 	var files []file

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
-	// Writes images as registries take them, without a daemon, so that their digests are reproducible too.
+	// Writes images in the format of registries, without a daemon, so that their digests are reproducible too.
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
@@ -17,11 +17,11 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
-	"golang.org/x/crypto/x509roots/fallback/bundle" // Mozilla's authorities, pinned: a machine's own differ
+	"golang.org/x/crypto/x509roots/fallback/bundle" // Mozilla's authorities, pinned: those of machines differ
 )
 
-// image writes an OCI layout with an image for each Linux architecture, as a directory's archive
-// (streamcounter_VERSION_image.tar), which skopeo, crane and podman read.
+// image writes an OCI layout with an image for each Linux architecture, as an archive of the directory
+// (streamcounter_VERSION_image.tar), which skopeo, crane and podman can read.
 func (r *release) image(programs map[target]string) error {
 	var index v1.ImageIndex = mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, t := range r.targets {
@@ -60,7 +60,7 @@ func (r *release) imageOf(t target, program string) (v1.Image, error) {
 	archive := tar.NewWriter(&root)
 	var authorities bytes.Buffer
 	for ca := range bundle.Roots() {
-		if ca.Constraint == nil { // the few others are trusted up to a date, which a file of PEM cannot say
+		if ca.Constraint == nil { // the few others are trusted up to a date, which a PEM file cannot express
 			if err := pem.Encode(&authorities, &pem.Block{Type: "CERTIFICATE", Bytes: ca.Certificate}); err != nil {
 				return nil, err
 			}
@@ -95,7 +95,7 @@ func (r *release) imageOf(t target, program string) (v1.Image, error) {
 	return mutate.ConfigFile(image, config)
 }
 
-// configure sets what deploy/Dockerfile sets, and the labels of OCI.
+// configure sets the same as deploy/Dockerfile, and the labels of OCI.
 func (r *release) configure(config *v1.ConfigFile, t target) {
 	config.OS, config.Architecture, config.Created = t.os, t.arch, v1.Time{Time: r.at}
 	config.Config = v1.Config{

@@ -1,6 +1,6 @@
-// Command release builds what a release consists of, so that whoever builds the same commit with the same
-// Go gets the same bytes: archives of the program for each system, an SBOM of each, the Helm chart, an image
-// for each Linux architecture as one OCI layout, and SHA256SUMS.
+// Command release builds the files of a release. Everybody who builds the same commit with the same Go gets the same
+// bytes. The files are archives of the program for each system, an SBOM of each, the Helm chart, an image for each
+// Linux architecture as one OCI layout, and SHA256SUMS.
 //
 //	go run -C tools ./release -version 0.1.0        (make release VERSION=0.1.0)
 //
@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// release is what is built, and of what.
+// release describes what is built, and from what.
 type release struct {
 	version string
 	commit  string    // of the source
@@ -55,7 +55,7 @@ var (
 	versionLine = regexp.MustCompile(`(?m)^const version = "(.*)"$`)
 )
 
-// describe checks that the checkout is what the release says that it is.
+// describe checks that the checkout is the source of this release.
 func (r *release) describe(targets string) error {
 	if !versionForm.MatchString(r.version) {
 		return fmt.Errorf("-version %q: expected a version such as 0.1.0", r.version)

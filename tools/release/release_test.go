@@ -24,7 +24,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// checkout clones the commit that stands here into a directory.
+// checkout clones the current commit into a directory.
 func checkout(t *testing.T, dir string) string {
 	t.Helper()
 	if out, err := exec.Command("git", "clone", "-q", "--shared", "../..", dir).CombinedOutput(); err != nil {
@@ -40,7 +40,7 @@ func thisVersion(t *testing.T, source string) string {
 	return string(versionLine.FindSubmatch(code)[1])
 }
 
-// One commit built in two places, by users with other settings, gives the same bytes.
+// One commit that is built in two places, by users with other settings, results in the same bytes.
 func TestBuildsAreReproducible(t *testing.T) {
 	var all [2]string
 	var r release
@@ -72,7 +72,7 @@ func TestBuildsAreReproducible(t *testing.T) {
 	chartOf(t, &r)
 }
 
-// The program in the archive runs, and knows its commit.
+// The program in the archive runs, and reports its commit.
 func programOf(t *testing.T, r *release) {
 	dir := t.TempDir()
 	for name, content := range unpack(t, r.name(r.targets[0], ".tar.gz")) {
@@ -84,7 +84,7 @@ func programOf(t *testing.T, r *release) {
 	}
 }
 
-// The SBOM has the modules of the program, and those of tests and tools not.
+// The SBOM has the modules of the program, and not those of tests and tools.
 func sbomOf(t *testing.T, r *release) {
 	f, err := os.Open(r.name(r.targets[0], ".cdx.json"))
 	must(t, err)
@@ -103,7 +103,7 @@ func sbomOf(t *testing.T, r *release) {
 	}
 }
 
-// The image runs the program as a user without rights, and says what it was made of.
+// The image runs the program as a user without rights, and its labels say what it was made from.
 func imageOf(t *testing.T, r *release) {
 	dir := t.TempDir()
 	for name, content := range unpack(t, filepath.Join(r.out, "streamcounter_"+r.version+"_image.tar")) {
@@ -175,7 +175,7 @@ func untar(t *testing.T, content io.Reader) map[string][]byte {
 	}
 }
 
-// What nobody could build again is not released.
+// A build that nobody could repeat is not released.
 func TestReleaseRefuses(t *testing.T) {
 	source := checkout(t, filepath.Join(t.TempDir(), "source"))
 	version := thisVersion(t, source)

@@ -9,11 +9,11 @@ import (
 	"runtime/debug"
 	"time"
 
-	cyclonedx "github.com/CycloneDX/cyclonedx-go" // the format's own types, by those who define it
+	cyclonedx "github.com/CycloneDX/cyclonedx-go" // the format's own types, from its authors
 	"github.com/google/uuid"
 )
 
-// sbom writes what a program was built of: the modules that the linker recorded in it.
+// sbom writes which modules a program was built from: those that the linker recorded in it.
 func (r *release) sbom(t target, program string) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
@@ -39,7 +39,7 @@ func (r *release) sbom(t target, program string) error {
 		needs = append(needs, c.BOMRef)
 	}
 	bom := cyclonedx.NewBOM()
-	bom.SerialNumber = uuid.NewSHA1(uuid.NameSpaceURL, sum[:]).URN() // of the program, so the same program has the same
+	bom.SerialNumber = uuid.NewSHA1(uuid.NameSpaceURL, sum[:]).URN() // of the program, so it is reproducible
 	bom.Metadata = &cyclonedx.Metadata{Timestamp: r.at.Format(time.RFC3339), Component: &main}
 	bom.Components = &components
 	bom.Dependencies = &[]cyclonedx.Dependency{{Ref: main.BOMRef, Dependencies: &needs}}

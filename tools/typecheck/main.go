@@ -1,9 +1,9 @@
-// Command typecheck says whether all packages of a module and their tests compile on other systems:
+// Command typecheck checks whether all packages of a module and their tests compile on other systems:
 //
 //	go -C tools run ./typecheck .. windows darwin
 //
-// It reads the declarations of what they import from source, where go vet compiles all of it first: 5 minutes
-// of CPU on a new machine, for each system.
+// It reads the declarations of imported packages from source. go vet compiles all of them first, which takes 5
+// minutes of CPU on a new machine, for each system.
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/tools/go/packages" // of the Go project: packages with their tests, for any system
+	"golang.org/x/tools/go/packages" // by the Go project: loads packages with their tests, for any system
 )
 
 func main() {
@@ -40,7 +40,7 @@ func main() {
 	}
 }
 
-// check prints the errors of the module in a directory on a system.
+// check prints the errors of the module in a directory for a system.
 func check(dir, system string) (errors int, err error) {
 	here, err := filepath.Abs(dir)
 	if err != nil {
@@ -64,7 +64,7 @@ func check(dir, system string) (errors int, err error) {
 	if len(list) == 0 {
 		return 0, fmt.Errorf("no packages in %s", here)
 	}
-	seen := map[string]bool{} // a file is in a package, and again in that of its tests
+	seen := map[string]bool{} // a file can be in a package, and again in the package of its tests
 	for _, p := range list {
 		if strings.HasSuffix(p.PkgPath, ".test") {
 			continue // a generated main, whose bodies were dropped
@@ -80,7 +80,7 @@ func check(dir, system string) (errors int, err error) {
 	return errors, nil
 }
 
-// dropBodies leaves the declarations of a file.
+// dropBodies keeps only the declarations of a file.
 func dropBodies(file *ast.File) {
 	for _, d := range file.Decls {
 		if f, ok := d.(*ast.FuncDecl); ok {

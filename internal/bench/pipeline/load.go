@@ -13,7 +13,7 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// flushEvery is how often the load is sent: a pipeline with what has become due.
+// flushEvery is how often the load is sent: one pipeline with the events that have become due.
 const flushEvery = time.Millisecond
 
 // retention of the run's events.
@@ -32,7 +32,7 @@ func newLoad(r *run) *load {
 	return &load{run: r, choose: measure.Keys{N: r.Keys, S: r.ZipfS}.Chooser(random)}
 }
 
-// steady appends at the rate for d, whatever Redis's answers take: what is late goes with the next flush.
+// steady appends at the rate for d, however long Redis takes to answer: late events are sent with the next flush.
 func (l *load) steady(ctx context.Context, d time.Duration) error {
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
@@ -55,7 +55,7 @@ func (l *load) steady(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// fill appends n events as fast as Redis takes them.
+// fill appends n events as fast as Redis accepts them.
 func (l *load) fill(ctx context.Context, n int) error {
 	for n > 0 {
 		some := min(n, 2000)
@@ -88,7 +88,7 @@ func (l *load) send(ctx context.Context, n int) error {
 	return nil
 }
 
-// add puts one event into a pipeline, as any producer would.
+// add adds one event to a pipeline, as any producer would.
 func add(ctx context.Context, pipe redis.Pipeliner, keys *stream.Keys, key string) {
 	pipe.XAdd(ctx, &redis.XAddArgs{
 		Stream: keys.Events(keys.Partition(key)), MinID: strconv.FormatInt(time.Now().Add(-retention).UnixMilli(), 10),

@@ -27,34 +27,34 @@ import (
 type Config struct {
 	// Program is the streamcounter binary that is run as `work`.
 	Program string
-	// Client is a Redis client that never retries; RedisURL and NATSURL are what the worker connects to.
+	// Client is a Redis client that never retries; the worker connects to RedisURL and NATSURL.
 	Client            redis.UniversalClient
 	RedisURL, NATSURL string
-	// Rate is how many events are appended per second; Drain, where above zero, is how many are appended
+	// Rate is how many events are appended per second. If Drain is above zero, it is how many events are appended
 	// before the worker starts, and Rate is not used.
 	Rate  float64
 	Drain int
-	// Keys is how many keys there are, chosen by a Zipf distribution of exponent ZipfS (above 1), or
-	// uniformly where ZipfS is 0.
+	// Keys is how many keys there are. They are chosen by a Zipf distribution of exponent ZipfS (above 1), or
+	// uniformly if ZipfS is 0.
 	Keys       int
 	ZipfS      float64
 	Partitions int
 	Algorithm  string
-	// Duration is measured after Warmup.
+	// Duration is how long is measured, after Warmup.
 	Duration, Warmup time.Duration
 	Seed             uint64
 }
 
-// Rule names of a run. The load stays far below its limit; a probe crosses its own with one event.
+// The rules of a run. The load stays far below its limit; a probe crosses its own limit with one event.
 const rules = `rules:
   - {name: load, match: "user:*", algorithm: %[1]s, windows: [{limit: 1000000000, per: 1m}]}
   - {name: probe, match: "probe:*", algorithm: %[1]s, windows: [{limit: 1, per: 1s}]}
 `
 
-// startTimeout bounds how long the worker may take until it publishes a first decision.
+// startTimeout bounds how long the worker may take to publish a first decision.
 const startTimeout = 30 * time.Second
 
-// run is one measurement under way.
+// run is one measurement.
 type run struct {
 	Config
 	keys   *stream.Keys
@@ -162,7 +162,7 @@ func (r *run) drain(ctx context.Context) (*Report, error) {
 	return out, nil
 }
 
-// redisCPU is what Redis's main thread used while do ran.
+// redisCPU returns the CPU time that Redis's main thread used while do ran.
 func (r *run) redisCPU(ctx context.Context, do func() error) (time.Duration, error) {
 	before, err := measure.CPU(ctx, r.Client)
 	if err == nil {
@@ -180,7 +180,7 @@ func report(events int64, wall, cpu time.Duration) *Report {
 		RedisCPUUs: micros(cpu, events)}
 }
 
-// unread is how many events the group has not acknowledged: not delivered, or pending.
+// unread returns how many events the group has not acknowledged: not delivered, or pending.
 func (r *run) unread(ctx context.Context) (int64, error) {
 	var sum int64
 	for p := range r.keys.Partitions {
@@ -221,10 +221,10 @@ type worker struct {
 	ended  bool
 }
 
-// said is the beginning of what it printed.
+// said returns the beginning of the worker's output.
 func (w *worker) said() string {
 	b := make([]byte, 16<<10)
-	n, _ := w.output.ReadAt(b, 0) // what cannot be read is not said
+	n, _ := w.output.ReadAt(b, 0) // on an error the output is empty
 	return string(b[:n])
 }
 
@@ -244,7 +244,7 @@ func (r *run) startWorker(ctx context.Context) (*worker, error) {
 	w := &worker{dir: dir, output: output}
 	w.cmd = exec.CommandContext(ctx, r.Program, "work", "--rules", file, "--prefix", r.keys.Prefix,
 		"--partitions", strconv.Itoa(r.Partitions), "--http", "127.0.0.1:0")
-	// By variables, as everybody can read a command line.
+	// The URLs are passed as variables, because everybody can read a command line.
 	w.cmd.Env = append(os.Environ(), "STREAMCOUNTER_REDIS="+r.RedisURL, "STREAMCOUNTER_NATS="+r.NATSURL)
 	w.cmd.Stdout, w.cmd.Stderr = w.output, w.output
 	w.cmd.Cancel = func() error { return w.cmd.Process.Signal(os.Interrupt) }
@@ -256,7 +256,7 @@ func (r *run) startWorker(ctx context.Context) (*worker, error) {
 	return w, nil
 }
 
-// stop ends the process as SIGINT does and gives the CPU that it took in all. It may be called twice.
+// stop ends the process as SIGINT does and returns the CPU time that it used in total. It may be called twice.
 func (w *worker) stop() time.Duration {
 	if w.ended {
 		return w.cpu

@@ -15,11 +15,11 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// probeEvery is how often a key of its own crosses its limit.
+// probeEvery is how often a new key crosses its limit.
 const probeEvery = 50 * time.Millisecond
 
-// probes measures decisions: each is a new key whose single event reaches its
-// limit, timed from just before the XADD is sent to the message on NATS.
+// probes measures decisions. Each probe is a new key whose single event reaches its limit. The time is measured from
+// just before the XADD is sent to the message on NATS.
 type probes struct {
 	*run
 	next    int
@@ -55,7 +55,7 @@ func (p *probes) hear(key string, at time.Time) {
 		return
 	}
 	delete(p.sent, key)
-	_ = p.latency.RecordValue(max(1, at.Sub(began).Microseconds())) // over a minute it stays in `missing`
+	_ = p.latency.RecordValue(max(1, at.Sub(began).Microseconds())) // if it took more than a minute, it is not recorded
 	select {
 	case <-p.heard:
 	default:
@@ -82,7 +82,7 @@ func (p *probes) tick(ctx context.Context) error {
 	return nil
 }
 
-// first sends probes until one is heard: the worker is ready then.
+// first sends probes until a decision arrives: the worker is ready then.
 func (p *probes) first(ctx context.Context, within time.Duration) error {
 	late := time.NewTimer(within)
 	defer late.Stop()
@@ -104,7 +104,7 @@ func (p *probes) first(ctx context.Context, within time.Duration) error {
 	}
 }
 
-// begin forgets what was measured until now.
+// begin discards what was measured until now.
 func (p *probes) begin() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

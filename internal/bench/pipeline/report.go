@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// Report is what a run found. Units stand in the names.
+// Report is the result of a run. The names contain the units.
 type Report struct {
-	// CommandLine and Redis are for the caller to fill in, without secrets.
+	// The caller sets CommandLine and Redis, without secrets.
 	CommandLine string  `json:"command_line"`
 	Redis       string  `json:"redis"`
 	Events      int64   `json:"events"`
 	Seconds     float64 `json:"seconds"`
 	EventsPerS  float64 `json:"events_per_s"`
-	// RedisCPUUs is CPU time of Redis's main thread per event, the XADD included (but not in a drain).
+	// RedisCPUUs is the CPU time of Redis's main thread per event, including the XADD (but not in a drain).
 	RedisCPUUs float64 `json:"redis_cpu_us_per_event"`
-	// WorkerCPUUs is that of the worker, from its start to its end.
+	// WorkerCPUUs is the CPU time of the worker per event, from its start to its end.
 	WorkerCPUUs float64 `json:"worker_cpu_us_per_event"`
 	// Unread is how many events were not folded when the load ended.
 	Unread int64 `json:"unread"`
@@ -28,7 +28,7 @@ type Report struct {
 // Decisions are latencies from the XADD to the message on NATS.
 type Decisions struct {
 	Count int64 `json:"count"`
-	// Missing had not been heard when the load ended.
+	// Missing is how many decisions had not arrived when the load ended.
 	Missing int   `json:"missing"`
 	P50Us   int64 `json:"p50_us"`
 	P90Us   int64 `json:"p90_us"`
@@ -36,7 +36,7 @@ type Decisions struct {
 	MaxUs   int64 `json:"max_us"`
 }
 
-// WriteText writes the report for a reader.
+// WriteText writes the report for people.
 func (r *Report) WriteText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	fmt.Fprintf(t, "%d events counted in %.1f s\n\n", r.Events, r.Seconds)

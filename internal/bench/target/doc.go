@@ -1,4 +1,3 @@
-// Package target measures a server that runs: checks over HTTP or gRPC, as callers
-// send them, in checks per second, latency, and the CPU that the server and its
-// Redis take for one. Read target.go next.
+// Package target measures a running server: checks over HTTP or gRPC, as callers send them. It reports checks per
+// second, latency, and the CPU time of the server and its Redis per check. Read target.go next.
 package target

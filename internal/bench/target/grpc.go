@@ -13,10 +13,10 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// callTime is the deadline of a call: Envoy sends one with each.
+// callTime is the deadline of a call: Envoy also sends a deadline with each call.
 const callTime = 5 * time.Second
 
-// connections is how many the callers share.
+// connections is how many connections the callers share.
 const connections = 4
 
 type grpcCaller struct {
@@ -49,8 +49,8 @@ func overGRPC(u *url.URL, c *Config) (func(int) caller, func(), error) {
 	}, closeAll, nil
 }
 
-// Several keys are the descriptors of one request: all are admitted or none is. An answer has no limit where on_error
-// decided, or where no rule matches.
+// call sends several keys as the descriptors of one request: all are admitted or none is. An answer has no limit if
+// on_error decided, or if no rule matches.
 func (g *grpcCaller) call(ctx context.Context, keys []string) (a admitted, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()

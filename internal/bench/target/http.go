@@ -33,7 +33,7 @@ func httpClient(config *tls.Config, connections int) *http.Client {
 		Timeout: 30 * time.Second}
 }
 
-// One check is a GET, several are a POST in which each is decided by itself.
+// call sends one check as a GET. It sends several checks as a POST, in which each is decided separately.
 func (h *httpCaller) call(ctx context.Context, keys []string) (a admitted, err error) {
 	if len(keys) == 1 {
 		status, body, err := h.send(ctx, http.MethodGet, h.url+"?key="+url.QueryEscape(keys[0]), nil)
@@ -93,7 +93,8 @@ func (h *httpCaller) call(ctx context.Context, keys []string) (a admitted, err e
 	return a, nil
 }
 
-// byOnError is whether on_error decided a check of an answer. No key can hold the text, as its quotes are escaped.
+// byOnError reports whether on_error decided a check of an answer. No key can contain the text, because quotes in a
+// key are escaped.
 func byOnError(body []byte) bool {
 	return bytes.Contains(body, []byte(`"source":"policy"`)) || bytes.Contains(body, []byte(`"source":"local"`))
 }
@@ -115,7 +116,7 @@ func (h *httpCaller) send(ctx context.Context, method, url string, body []byte) 
 	return resp.StatusCode, text, err
 }
 
-// processCPU is what the server's process has used, as its metrics tell.
+// processCPU returns the CPU time that the server's process has used, from its metrics.
 func processCPU(ctx context.Context, c *Config) (time.Duration, error) {
 	h := &httpCaller{client: httpClient(c.TLS, 1), token: c.Token}
 	defer h.client.CloseIdleConnections()
@@ -126,8 +127,8 @@ func processCPU(ctx context.Context, c *Config) (time.Duration, error) {
 	if status != http.StatusOK {
 		return 0, fmt.Errorf("%s answers %d", redact.URL(c.Metrics), status)
 	}
-	// One line of a text format: expfmt, which reads all of it, needs a module that
-	// the proxy does not serve.
+	// Only one line of a text format is needed. The package expfmt reads all of it, but needs a module that the proxy
+	// does not serve.
 	const name = "process_cpu_seconds_total "
 	for line := range strings.Lines(string(body)) {
 		if value, ok := strings.CutPrefix(line, name); ok {

@@ -9,9 +9,9 @@ import (
 	"github.com/streamcounter/streamcounter/internal/redact"
 )
 
-// Report is what a run found. Units stand in the names; null is what nobody tells.
+// Report is the result of a run. The names contain the units; null means not known.
 type Report struct {
-	// CommandLine is for the caller to fill in, without secrets.
+	// The caller sets CommandLine, without secrets.
 	CommandLine string  `json:"command_line"`
 	Target      string  `json:"target"`
 	Callers     int     `json:"callers"`
@@ -20,12 +20,13 @@ type Report struct {
 	Calls       int64   `json:"calls"`
 	Checks      int64   `json:"checks"`
 	Admitted    int64   `json:"admitted"`
-	// OnError passed because on_error decided (over gRPC: without a limit), not because of room in a window.
+	// OnError is how many checks passed because on_error decided (over gRPC: without a limit), and not because of
+	// room in a window.
 	OnError    int64   `json:"admitted_on_error"`
 	Errors     int64   `json:"errors"`
 	FirstError string  `json:"first_error,omitempty"`
 	ChecksPerS float64 `json:"checks_per_s"`
-	// Of a call.
+	// Per call.
 	P50Us int64 `json:"p50_us"`
 	P99Us int64 `json:"p99_us"`
 	MaxUs int64 `json:"max_us"`
@@ -55,7 +56,7 @@ func (c *Config) report(t *tally, wall time.Duration, before, after used) *Repor
 	return r
 }
 
-// WriteText writes the report for a reader.
+// WriteText writes the report for people.
 func (r *Report) WriteText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	fmt.Fprintf(t, "%s, %d callers, %d checks a call, %.1f s\n\n", r.Target, r.Callers, r.PerCall, r.Seconds)

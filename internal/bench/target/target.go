@@ -23,32 +23,32 @@ import (
 type Config struct {
 	// URL of the server: http://HOST:PORT, https://…, grpc://…, or grpcs://….
 	URL string
-	// Metrics is the URL of the server's /metrics, where its CPU is read; empty:
-	// beside URL where that is HTTP, else nowhere.
+	// Metrics is the URL of the server's /metrics, from which its CPU time is read; empty: /metrics beside URL if
+	// that is HTTP, otherwise it is not read.
 	Metrics string
-	// Redis is the server's Redis, whose CPU is read; nil: it is not.
+	// Redis is the server's Redis, whose CPU time is read; nil: it is not read.
 	Redis redis.UniversalClient
 	// Token is sent as a bearer token; empty: none.
 	Token string
-	// TLS is for https and grpcs; nil: the system's.
+	// TLS is for https and grpcs; nil: the default configuration.
 	TLS *tls.Config
-	// Key is what keys begin with; a number from 0 to Keys-1 follows.
+	// Key is the beginning of all keys; a number from 0 to Keys-1 follows.
 	Key  string
 	Keys int
 	// ZipfS is the exponent of the Zipf distribution by which keys are chosen, above 1; 0: uniformly.
 	ZipfS float64
-	// Callers is how many there are at once, each waiting for its answer.
+	// Callers is how many callers there are at once; each waits for its answer.
 	Callers int
 	// PerCall is how many checks one call has.
 	PerCall int
-	// Duration is how long is measured, Warmup how long the load runs before (0: not at all).
+	// Duration is how long is measured, Warmup how long the load runs before that (0: not at all).
 	Duration, Warmup time.Duration
 }
 
 // Bounds of a Config.
 const (
 	maxCallers = 10_000
-	maxPerCall = 100 // what a server takes
+	maxPerCall = 100 // the maximum of a server
 )
 
 // Validate returns the first error, named by the flag of `streamcounter bench`.
@@ -82,11 +82,11 @@ type caller interface {
 	call(ctx context.Context, keys []string) (admitted, error)
 }
 
-// admitted is how many checks of a call a limit admitted, and how many passed without one, as Redis was away and
-// on_error decided: that is no measurement of a limiter.
+// admitted is how many checks of a call a limit admitted, and how many passed without a limit, because Redis did not
+// answer and on_error decided: these do not measure a limiter.
 type admitted struct{ byLimit, onError int }
 
-// Run measures by a valid Config. If ctx ends early, the report is of what was measured until then.
+// Run measures with a valid Config. If ctx ends early, the report covers what was measured until then.
 func Run(ctx context.Context, c Config) (*Report, error) {
 	u, err := url.Parse(c.URL)
 	if err != nil {
@@ -133,7 +133,7 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 	return c.report(sum, wall, before, after), nil
 }
 
-// tally is what callers met.
+// tally has the results of the callers.
 type tally struct {
 	calls, checks, admitted, onError, errors int64
 	first                                    error
@@ -154,9 +154,9 @@ func (t *tally) add(o *tally) {
 	t.latency.Merge(o.latency)
 }
 
-// drive lets all callers call for d, each its next when it has its answer.
+// drive makes all callers call for d. Each sends its next call when it has its answer.
 func (c *Config) drive(ctx context.Context, list []caller, d time.Duration) (*tally, error) {
-	// Not a deadline: it would go over the wire, and the server's clock could see it first.
+	// Do not use a deadline: it would be sent with the call, and the server's clock could reach it first.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer time.AfterFunc(d, cancel).Stop()
@@ -174,10 +174,10 @@ func (c *Config) drive(ctx context.Context, list []caller, d time.Duration) (*ta
 				}
 				began := time.Now()
 				passed, err := who.call(ctx, keys)
-				if ctx.Err() != nil { // cut off: it counts for nothing
+				if ctx.Err() != nil { // the call was cut off: it does not count
 					return
 				}
-				// over a minute it counts as an error below
+				// A call cannot take more than a minute: it times out before, and counts as an error below.
 				_ = t.latency.RecordValue(max(1, time.Since(began).Microseconds()))
 				t.calls++
 				if err != nil {
@@ -202,7 +202,7 @@ func (c *Config) drive(ctx context.Context, list []caller, d time.Duration) (*ta
 	return sum, nil
 }
 
-// used is the CPU taken by both ends so far; nil where nobody tells.
+// used is the CPU time that both servers have used so far; nil if it is not known.
 type used struct{ server, redis *time.Duration }
 
 func (c *Config) cpu(ctx context.Context) (used, error) {

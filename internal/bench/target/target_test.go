@@ -27,8 +27,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server answers as serve does: of three checks one is admitted, one is denied, and one is decided by on_error;
-// its process has used a second more of CPU each time that its metrics are read.
+// server answers like serve: of three checks one is admitted, one is denied, and one is decided by on_error. Its
+// process has used one more second of CPU each time that its metrics are read.
 type server struct {
 	rlsv3.UnimplementedRateLimitServiceServer
 	checks, reads atomic.Int64
@@ -36,7 +36,7 @@ type server struct {
 	broken        atomic.Bool
 }
 
-// answers to every third check, in turn.
+// answers are those to every third check, in turn.
 var answers = []string{`{"allowed":false,"source":"redis"}`, `{"allowed":true,"source":"redis"}`,
 	`{"allowed":true,"source":"policy"}`}
 
@@ -94,7 +94,7 @@ func (s *server) ShouldRateLimit(ctx context.Context, r *rlsv3.RateLimitRequest)
 	return out, nil
 }
 
-// start gives the server's addresses.
+// start returns the server's addresses.
 func (s *server) start(t *testing.T) (httpURL, grpcURL string) {
 	t.Helper()
 	h := httptest.NewServer(s)

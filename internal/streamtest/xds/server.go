@@ -1,5 +1,5 @@
-// Package xds is a control plane for tests: go-control-plane's own cache and server, as
-// Envoy Gateway runs them, on a port that stays the same while it comes and goes.
+// Package xds is a control plane for tests: go-control-plane's own cache and server, as Envoy Gateway runs them. Its
+// port stays the same when it stops and starts again.
 package xds
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// Node is the id that the server has limits for, Envoy Gateway's.
+// Node is the id of the node for which the server has limits; it is Envoy Gateway's.
 const Node = "envoy-ratelimit"
 
 // Server has the limits of one node.
@@ -33,13 +33,13 @@ type Server struct {
 	t     testing.TB
 	tls   *tls.Config
 	cache cache.SnapshotCache
-	grpc  *grpc.Server // nil: it is away
+	grpc  *grpc.Server // nil: it is stopped
 
 	mu    sync.Mutex
 	asked []*discovery.DiscoveryRequest
 }
 
-// New makes a server that is away until Start; tls may be nil.
+// New returns a server that is stopped until Start; tls may be nil.
 func New(t testing.TB, tls *tls.Config) *Server {
 	t.Helper()
 	s := &Server{t: t, tls: tls, Addr: fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t)),
@@ -48,10 +48,10 @@ func New(t testing.TB, tls *tls.Config) *Server {
 	return s
 }
 
-// SetTLS is for the next Start.
+// SetTLS sets the TLS configuration for the next Start.
 func (s *Server) SetTLS(c *tls.Config) { s.tls = c }
 
-// Start listens.
+// Start makes the server listen.
 func (s *Server) Start() {
 	s.t.Helper()
 	var options []grpc.ServerOption
@@ -92,7 +92,7 @@ func (s *Server) Set(version string, list ...*rlsconf.RateLimitConfig) {
 	testkit.Must(s.t, s.cache.SetSnapshot(context.Background(), Node, snapshot))
 }
 
-// Acked waits until a version has been taken.
+// Acked waits until the client has accepted a version.
 func (s *Server) Acked(version string) {
 	s.t.Helper()
 	s.until("an ACK of version "+version, func(r *discovery.DiscoveryRequest) bool {
@@ -100,7 +100,7 @@ func (s *Server) Acked(version string) {
 	})
 }
 
-// Nacked waits until something has been refused while a version is in force, and gives the reason.
+// Nacked waits until the client has refused something while a version is in force, and returns the reason.
 func (s *Server) Nacked(inForce string) string {
 	s.t.Helper()
 	return s.until("a NACK over version "+inForce, func(r *discovery.DiscoveryRequest) bool {
@@ -108,7 +108,7 @@ func (s *Server) Nacked(inForce string) string {
 	}).ErrorDetail.Message
 }
 
-// until waits for a request that the client sends, the latest first.
+// until waits for a request of the client, the latest first.
 func (s *Server) until(what string, fits func(*discovery.DiscoveryRequest) bool) (found *discovery.DiscoveryRequest) {
 	s.t.Helper()
 	streamtest.Eventually(s.t, 30*time.Second, what, func() (bool, string) {
@@ -124,7 +124,7 @@ func (s *Server) until(what string, fits func(*discovery.DiscoveryRequest) bool)
 	return found
 }
 
-// Streams is how often the client has begun a stream.
+// Streams returns how often the client has started a stream.
 func (s *Server) Streams() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package otlp sends traces over OTLP. It is apart from tracing, as its exporters are much for a program that
-// sends none.
+// Package otlp sends traces over OTLP. It is separate from package tracing, because its exporters are a large
+// dependency for a program that sends no traces.
 package otlp
 
 import (
@@ -18,14 +18,13 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 )
 
-// Process says whose traces they are, where OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
-// do not say otherwise.
+// Process names the process in its traces, unless OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say something else.
 type Process struct{ Service, Version, Instance string }
 
-// NewProvider makes what sends traces over OTLP, as the OTEL_ variables of the environment
-// say; nil where none asks for traces: OTEL_EXPORTER_OTLP_ENDPOINT (or the one of traces) is
-// empty and OTEL_TRACES_EXPORTER does not say otlp. The exporters and the SDK read most of
-// the variables themselves. Whoever made it calls Shutdown, which sends what is left.
+// NewProvider returns a provider that sends traces over OTLP, as the OTEL_ variables of the environment say. It
+// returns nil if traces are off: OTEL_SDK_DISABLED is true, OTEL_TRACES_EXPORTER is none, or OTEL_TRACES_EXPORTER and
+// OTEL_EXPORTER_OTLP_ENDPOINT (and its variable for traces) are empty. The exporters and the SDK read most of the
+// variables themselves. The caller must call Shutdown, which sends the remaining traces.
 //
 // The choice of exporter is here and not go.opentelemetry.io/contrib/exporters/autoexport,
 // which would bring twelve modules for logs, metrics and consoles.

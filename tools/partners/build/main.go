@@ -1,5 +1,5 @@
-// Command build builds the partners that are not there yet, after it has looked for what else the tests need. With
-// names it builds those alone, and looks for nothing else.
+// Command build builds the partners that are not built yet, after it has checked the other requirements of the tests.
+// If programs are named, it builds only those, and checks nothing else.
 //
 //	go -C tools/partners run ./build -p 2
 //	go -C tools/partners run ./build -p 2 etcd kube-apiserver
@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	needsGB = 15 // of disk: the programs have 1 GB, the modules 3 GB, Go's build cache the rest
+	needsGB = 15 // of disk: 1 GB for the programs, 3 GB for the modules, the rest for Go's build cache
 	about   = `This builds partners of streamcounter from their Go modules, once, and then runs them.
 It needs Linux, Go, Debian's packages (%s),
 8 GB of memory, %d GB of disk and, the first time, the Go module proxy. Envoy Gateway listens at the ports 8081,
@@ -112,7 +112,7 @@ func build(p partners.Program, parallel int) error {
 	if err := takeSiblings(modfile, p.Siblings); err != nil {
 		return err
 	}
-	// A release has no debugging information. Not to make any saves a fifth of the compiler's time.
+	// A release has no debugging information. To make none saves a fifth of the compiler's time.
 	args := []string{"build", "-mod=mod", "-modfile=" + modfile, "-trimpath", "-gcflags=all=-dwarf=false",
 		"-ldflags", "-s -w " + p.LDFlags, "-o", p.Path()}
 	if parallel > 0 {
@@ -122,7 +122,7 @@ func build(p partners.Program, parallel int) error {
 	return err
 }
 
-// takeSiblings replaces the directories that go.mod names by modules of a version.
+// takeSiblings replaces directories in the replace lines of go.mod by a version of the modules.
 func takeSiblings(modfile, version string) error {
 	text, err := output("", "go", "mod", "edit", "-json", modfile)
 	if err != nil {
@@ -136,7 +136,7 @@ func takeSiblings(modfile, version string) error {
 	if err := json.Unmarshal(text, &mod); err != nil {
 		return fmt.Errorf("read %s: %w", modfile, err)
 	}
-	args := []string{"mod", "edit", "-toolchain=none"} // the Go that is here will do
+	args := []string{"mod", "edit", "-toolchain=none"} // use the installed Go
 	for _, r := range mod.Replace {
 		if strings.HasPrefix(r.New.Path, ".") {
 			args = append(args, "-replace="+r.Old.Path+"="+r.Old.Path+"@"+version)
@@ -146,7 +146,7 @@ func takeSiblings(modfile, version string) error {
 	return err
 }
 
-// output runs a command in a directory and gives what it prints; its errors and progress are shown.
+// output runs a command in a directory and returns its output; its errors and progress are shown.
 func output(dir, name string, args ...string) ([]byte, error) {
 	var out bytes.Buffer
 	cmd := exec.Command(name, args...)
