@@ -43,7 +43,7 @@ type gatherer struct {
 	// only one is.
 	took [2]time.Duration
 	// ends is when timer looks for callers whose time has passed; zero: it does not run. One timer for all callers
-	// costs the server a twentieth less than one timer for each (decision 54).
+	// costs the server a twentieth less than one timer for each.
 	ends  time.Time
 	timer *time.Timer
 }

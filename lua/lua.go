@@ -4,8 +4,8 @@
 //
 // It is for tools that work on counters below the level of rules. Services use package
 // windows or client/direct. Times are milliseconds, units are integers below 2^53. After an
-// error of Fold, Sweep, Lock or DeadLetters the same call may be sent again. After an
-// error of Check or Refund it is unknown whether units were charged.
+// error of Fold, Sweep or Lock the same call may be sent again; DeadLetters says when. After an error of Check or
+// Refund it is unknown whether units were charged.
 package lua
 
 import (

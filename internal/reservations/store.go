@@ -1,9 +1,8 @@
-// Package reservations reserves units of keys in Redis. Reserved units count as used until they are committed or
-// cancelled, or until they expire. A slot in flight is a reservation in a window that counts nothing else. The units
-// that a process or a client leases, to answer from memory, are also a reservation (lease.go). Package counters has the
-// counts themselves.
+// Package reservations reserves units of keys in Redis: they count as used until somebody commits or cancels them, or
+// until they expire. A slot in flight is a reservation too: of a window that counts nothing else. So are units that a
+// process or a client holds to answer from memory. Package counters has the counts themselves.
 //
-// Read Store.Reserve first, then settle.go. lua/operations/reserve.lua has the records in Redis.
+// Begin with Store.Reserve, then read settle.go. lua/operations/reserve.lua describes the records in Redis.
 package reservations
 
 import (

@@ -55,7 +55,8 @@ func (p *probes) hear(key string, at time.Time) {
 		return
 	}
 	delete(p.sent, key)
-	_ = p.latency.RecordValue(max(1, at.Sub(began).Microseconds())) // if it took more than a minute, it is not recorded
+	// What took more than a minute counts as a minute, the most that the histogram takes.
+	_ = p.latency.RecordValue(min(max(1, at.Sub(began).Microseconds()), p.latency.HighestTrackableValue()))
 	select {
 	case <-p.heard:
 	default:
