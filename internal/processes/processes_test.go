@@ -205,8 +205,8 @@ func TestSinceWhen(t *testing.T) {
 	each(t, func(t *testing.T, w world) {
 		ctx := t.Context()
 		now := w.redis.Time(ctx).Val().UnixMilli()
-		testkit.Must(t, w.redis.HSet(ctx, w.keys.Processes(), "work a", fmt.Sprintf("aa %d %d", now-3600_000, now+100),
-			"work b", fmt.Sprintf("bb %d %d", now-3600_000, now+100)).Err())
+		testkit.Must(t, w.redis.HSet(ctx, w.keys.Processes(), "work a", fmt.Sprintf("aa %d %d", now-3600_000, now+60_000),
+			"work b", fmt.Sprintf("bb %d %d", now-3600_000, now+60_000)).Err())
 		w.start(t, "work a", "aa", time.Hour)
 		w.start(t, "work b", "cc", time.Hour)
 		eventually(t, "both have announced themselves", func() (bool, string) {
