@@ -5,8 +5,8 @@
 //	go -C tools run ./instructions -only sliding-log/check,event    # some, as CI does
 //	go -C tools run ./instructions -update    # takes them as the new figures
 //
-// It runs BenchmarkOperations of internal/counters against a redis-server under valgrind. The figures are for one build of
-// Redis, which they name. With another build, it compares the ratios to GCRA.
+// It runs BenchmarkOperations of internal/counters against a redis-server under valgrind. The figures are for one build
+// of Redis, which they name. With another build, it compares the ratios to GCRA.
 package main
 
 import (
