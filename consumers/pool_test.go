@@ -381,7 +381,7 @@ func TestWorkGoesOnWithoutMemory(t *testing.T) {
 	own := streamtest.OwnRedis(t, "--maxmemory-policy", "noeviction")
 	ctx := context.Background()
 	w := newWorld(t, own.URL(), &windows.Rule{Name: "api", Match: "user:*",
-		Windows: []windows.Window{{Limit: 2, Per: 300 * time.Millisecond}}, Hold: time.Millisecond})
+		Windows: []windows.Window{{Limit: 2, Per: 3 * time.Second}}, Hold: time.Millisecond})
 	w.append(api.Event{Key: "user:1", Count: 2})
 	testkit.Must(t, w.redis.ConfigSet(ctx, "maxmemory", "1").Err())
 	if out := w.log.Append(ctx, []api.Event{{Key: "user:1", Count: 1}}); out.Err == nil || len(out.Refused) != 1 {

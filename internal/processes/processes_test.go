@@ -208,6 +208,10 @@ func TestSinceWhen(t *testing.T) {
 		testkit.Must(t, w.redis.HSet(ctx, w.keys.Processes(), "work a", fmt.Sprintf("aa %d %d", now-3600_000, now+60_000),
 			"work b", fmt.Sprintf("bb %d %d", now-3600_000, now+60_000)).Err())
 		w.start(t, "work a", "aa", time.Hour)
+		eventually(t, "work a has announced itself", func() (bool, string) { // else work b removes its old record
+			n := w.redis.HGet(ctx, w.keys.Processes(), "work a").Val()
+			return !strings.HasSuffix(n, fmt.Sprint(now+60_000)), n
+		})
 		w.start(t, "work b", "cc", time.Hour)
 		eventually(t, "both have announced themselves", func() (bool, string) {
 			list, err := processes.List(ctx, w.redis, w.keys)
