@@ -54,8 +54,12 @@ func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out 
 	case reservations.OtherRequest:
 		return api.ReservationOfAll{}, errOtherReservation
 	}
-	out = api.ReservationOfAll{ChecksAnswer: s.answer(c, decision{Verdict: got.Verdict, source: api.SourceRedis,
-		outcome: "reserve_"})}
+	d := decision{Verdict: got.Verdict, source: api.SourceRedis, outcome: "reserve_"}
+	d.unasked = make([]bool, len(got.Items))
+	for i, state := range got.Items {
+		d.unasked[i] = state.Windows == nil
+	}
+	out = api.ReservationOfAll{ChecksAnswer: s.answer(c, d)}
 	if got.Allowed {
 		out.Reserved = api.Reserved{ID: id, ExpiresMs: got.ExpiresMs, TTLMs: ttl.Milliseconds()}
 	}
@@ -63,15 +67,16 @@ func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out 
 }
 
 // reserve reserves in one shard after the other. If a shard denies, what was reserved in the shards before it is
-// taken back. If a shard does not answer, reserve returns an error. What was reserved before then stays reserved
-// until it expires, or until the same id is asked for again.
+// taken back, and only the keys of the shard that denies have a state. If a shard does not answer, reserve returns an
+// error. What was reserved before then stays reserved until it expires, or until the same id is asked for again.
 func (s *Service) reserve(ctx context.Context, id string, ttl time.Duration, fingerprint string,
 	asks []counters.Request,
 ) (reservations.Reservation, error) {
 	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
 	shards := s.shardsOf(asks)
-	all := reservations.Reservation{Verdict: counters.Verdict{Items: make([]windows.KeyState, len(asks))}}
+	var all reservations.Reservation
+	items := make([]windows.KeyState, len(asks))
 	for n, shard := range shards {
 		mine, some := s.asksOf(shard, asks)
 		var got reservations.Reservation
@@ -82,8 +87,11 @@ func (s *Service) reserve(ctx context.Context, id string, ttl time.Duration, fin
 		if err != nil {
 			return all, err
 		}
+		if !got.Allowed {
+			clear(items)
+		}
 		for j, i := range mine {
-			all.Items[i] = got.Items[j]
+			items[i] = got.Items[j]
 		}
 		all.State, all.ExpiresMs, all.Allowed = got.State, got.ExpiresMs, got.Allowed
 		if got.Allowed {
@@ -100,7 +108,7 @@ func (s *Service) reserve(ctx context.Context, id string, ttl time.Duration, fin
 		}
 		break
 	}
-	all.Atomic = len(shards) == 1
+	all.Items, all.Atomic = items, len(shards) == 1
 	return all, nil
 }
 

@@ -158,7 +158,17 @@ func reservationsOnACluster(t *testing.T, client *redis.ClusterClient) {
 	if first.body["atomic"] != false {
 		t.Errorf("keys of several partitions: %s", first.text)
 	}
-	wantStatus(t, w.do(t, "POST", "/v1/reservations", all, again), 429)
+	for _, keys := range []string{all, `{"checks":[{"key":"user:6"},{"key":"user:0"}]}`} {
+		denied := w.do(t, "POST", "/v1/reservations", keys, again)
+		wantStatus(t, denied, 429)
+		for _, one := range denied.body["checks"].([]any) {
+			answer := one.(map[string]any)
+			list, ok := answer["windows"].([]any)
+			if alone := answer["key"] == "user:6"; !ok || alone != (len(list) == 2) || alone == (answer["note"] != nil) {
+				t.Errorf("%v: want windows of the key that denies, and of the others none and a note", answer)
+			}
+		}
+	}
 	used(1, 2)
 	wantStatus(t, w.settle(t, idOf(t, first), "commit", ""), 200)
 	wantStatus(t, w.settle(t, idOf(t, first), "commit", ""), 200)

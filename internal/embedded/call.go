@@ -15,9 +15,20 @@ import (
 
 // newState makes the state of a library, which registers its functions in a map.
 func (f *functions) newState(registered map[string]*function) *lua.LState {
-	state := lua.NewState() // with all of Lua's libraries: only this program's own code runs here
-	luajson.Preload(state)
-	_ = state.DoString("cjson = require('json')") // it was just loaded
+	state := lua.NewState(lua.Options{SkipOpenLibs: true})
+	for name, open := range map[string]lua.LGFunction{lua.BaseLibName: lua.OpenBase, lua.TabLibName: lua.OpenTable,
+		lua.StringLibName: lua.OpenString, lua.MathLibName: lua.OpenMath, "cjson": luajson.Loader} {
+		state.Push(state.NewFunction(open))
+		state.Push(lua.LString(name))
+		state.Call(1, 1)
+		if name == "cjson" {
+			state.SetGlobal(name, state.Get(-1))
+		}
+		state.Pop(1)
+	}
+	for _, name := range []string{"dofile", "loadfile", "module", "require", "print"} { // anybody may load a library
+		state.SetGlobal(name, lua.LNil)
+	}
 	state.SetGlobal("redis", state.SetFuncs(state.NewTable(), map[string]lua.LGFunction{
 		"call":    func(l *lua.LState) int { return f.call(l, true) },
 		"pcall":   func(l *lua.LState) int { return f.call(l, false) },
@@ -56,8 +67,6 @@ func (f *functions) fcall(c *server.Peer, command string, args []string) {
 		c.WriteError("ERR Bad number of keys provided")
 		return
 	}
-	f.redis.Lock()
-	defer f.redis.Unlock()
 	fn := f.byName[args[0]]
 	switch {
 	case fn == nil:
@@ -66,6 +75,10 @@ func (f *functions) fcall(c *server.Peer, command string, args []string) {
 	case strings.EqualFold(command, "FCALL_RO") && !fn.noWrites:
 		c.WriteError("ERR Can not execute a script with write flag using *_ro command.")
 		return
+	}
+	if database := f.contextOf(c, "selectedDB").Int(); database != f.database {
+		_, _ = f.dispatch(fn.state, []string{"SELECT", strconv.FormatInt(database, 10)}) // the client has selected it
+		f.database = database
 	}
 	l := fn.state
 	err = l.CallByParam(lua.P{Fn: fn.run, NRet: 1, Protect: true}, listOf(l, args[2:2+keys]), listOf(l, args[2+keys:]))

@@ -1,7 +1,7 @@
 // Package embedded adds Redis Functions to miniredis, which has only scripts. A script runs all of its text at each
 // call: it creates each function and reads each plan again. A library keeps both.
 //
-// It has what this project needs of functions: FUNCTION LOAD and LIST, FCALL and FCALL_RO; within a function
+// It has what this project needs of functions: FUNCTION LOAD, LIST and DELETE, FCALL and FCALL_RO; within a function
 // redis.call, redis.pcall, redis.sha1hex and cjson. A call cannot be part of a transaction (MULTI), and nothing keeps a
 // function with the flag no-writes from writing. Read call.go next.
 package embedded
@@ -11,7 +11,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"path"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/alicebob/miniredis/v2"
@@ -22,14 +26,15 @@ import (
 // functions are those of one server. All fields, and the states of Lua, are used under the lock of the server.
 type functions struct {
 	redis     *miniredis.Miniredis
-	libraries map[string]bool      // name -> true
+	libraries map[string][]string  // name -> its functions
 	byName    map[string]*function // name -> function of any library
 
-	// inner calls commands while a function runs.
-	inner *server.Peer
-	out   *bufio.Writer // of inner
-	reply bytes.Buffer  // what is written to out
-	in    *bufio.Reader // reads reply
+	// inner calls commands while a function runs, in a database.
+	inner    *server.Peer
+	database int64
+	out      *bufio.Writer // of inner
+	reply    bytes.Buffer  // what is written to out
+	in       *bufio.Reader // reads reply
 }
 
 type function struct {
@@ -40,14 +45,43 @@ type function struct {
 
 // AddFunctions adds Redis Functions to a miniredis that runs.
 func AddFunctions(m *miniredis.Miniredis) error {
-	f := &functions{redis: m, libraries: map[string]bool{}, byName: map[string]*function{}}
+	f := &functions{redis: m, libraries: map[string][]string{}, byName: map[string]*function{}}
 	f.out, f.in = bufio.NewWriter(&f.reply), bufio.NewReader(&f.reply)
 	f.inner = server.NewPeer(f.out)
 	if err := f.takeContext(); err != nil {
 		return err
 	}
-	return errors.Join(m.Server().Register("FUNCTION", f.function),
-		m.Server().Register("FCALL", f.fcall), m.Server().Register("FCALL_RO", f.fcall, server.ReadOnlyOption()))
+	return errors.Join(m.Server().Register("FUNCTION", f.locked(f.function)),
+		m.Server().Register("FCALL", f.locked(f.fcall)),
+		m.Server().Register("FCALL_RO", f.locked(f.fcall), server.ReadOnlyOption()))
+}
+
+// locked runs a command under the lock of the server. It refuses the command in a script or function, which holds the
+// lock, and in a transaction.
+func (f *functions) locked(run server.Cmd) server.Cmd {
+	return func(c *server.Peer, command string, args []string) {
+		switch {
+		case f.contextOf(c, "nested").Bool():
+			c.WriteError("ERR This Redis command is not allowed from script")
+		case !f.contextOf(c, "transaction").IsNil():
+			aborts := server.NewPeer(bufio.NewWriter(io.Discard))
+			aborts.Ctx = c.Ctx
+			f.redis.Server().Dispatch(aborts, []string{"GET"}) // a command with an error: EXEC will be refused
+			c.WriteError("ERR the embedded Redis has no " + command + " in a transaction")
+		default:
+			f.redis.Lock()
+			defer f.redis.Unlock()
+			run(c, command, args)
+		}
+	}
+}
+
+// contextOf reads a field of the context that miniredis keeps for a client.
+func (f *functions) contextOf(c *server.Peer, field string) reflect.Value {
+	if c.Ctx == nil { // the first command of the client
+		c.Ctx = reflect.New(reflect.TypeOf(f.inner.Ctx).Elem()).Interface()
+	}
+	return reflect.ValueOf(c.Ctx).Elem().FieldByName(field)
 }
 
 // takeContext takes the context that miniredis gives to the commands of a script. A command with this context does not
@@ -61,18 +95,21 @@ func (f *functions) takeContext() error {
 	if err != nil {
 		return err
 	}
-	f.redis.Server().Dispatch(server.NewPeer(bufio.NewWriter(&bytes.Buffer{})),
+	f.redis.Server().Dispatch(server.NewPeer(bufio.NewWriter(io.Discard)),
 		[]string{"EVAL", "return redis.call('" + name + "')", "0"})
 	if f.inner.Ctx == nil {
 		return errors.New("this version of miniredis gives no context to the commands of scripts")
+	}
+	for _, field := range []string{"nested", "transaction", "selectedDB"} {
+		if !f.contextOf(f.inner, field).IsValid() {
+			return fmt.Errorf("the context of this version of miniredis has no field %s", field)
+		}
 	}
 	return nil
 }
 
 // function answers FUNCTION.
 func (f *functions) function(c *server.Peer, _ string, args []string) {
-	f.redis.Lock()
-	defer f.redis.Unlock()
 	switch sub := strings.ToUpper(strings.Join(args[:min(1, len(args))], "")); {
 	case sub == "LOAD" && len(args) == 2:
 		name, err := f.load(args[1])
@@ -81,12 +118,22 @@ func (f *functions) function(c *server.Peer, _ string, args []string) {
 			return
 		}
 		c.WriteBulk(name)
+	case sub == "DELETE" && len(args) == 2:
+		if f.libraries[args[1]] == nil {
+			c.WriteError("ERR Library not found")
+			return
+		}
+		for _, name := range f.libraries[args[1]] {
+			delete(f.byName, name)
+		}
+		delete(f.libraries, args[1])
+		c.WriteOK()
 	case sub == "LIST" && len(args) == 1:
 		f.list(c, "*")
 	case sub == "LIST" && len(args) == 3 && strings.EqualFold(args[1], "LIBRARYNAME"):
 		f.list(c, args[2])
 	default:
-		c.WriteError("ERR the embedded Redis has FUNCTION LOAD and FUNCTION LIST [LIBRARYNAME pattern] only")
+		c.WriteError("ERR the embedded Redis has only FUNCTION LOAD, LIST and DELETE")
 	}
 }
 
@@ -97,7 +144,7 @@ func (f *functions) load(code string) (string, error) {
 	switch {
 	case !ok:
 		return "", errors.New("Missing library metadata") //nolint:staticcheck // Redis says it so
-	case f.libraries[name]:
+	case f.libraries[name] != nil:
 		return "", fmt.Errorf("Library '%s' already exists", name) //nolint:staticcheck // Redis says it so
 	}
 	registered := map[string]*function{}
@@ -105,10 +152,17 @@ func (f *functions) load(code string) (string, error) {
 	if err := state.DoString("\n" + body); err != nil {
 		return "", errors.New("Error registering functions: " + messageOf(err)) //nolint:staticcheck // as Redis
 	}
-	for name, fn := range registered {
-		f.byName[name] = fn
+	names := slices.Sorted(maps.Keys(registered))
+	for _, function := range names {
+		if f.byName[function] != nil {
+			return "", fmt.Errorf("Function %s already exists", function) //nolint:staticcheck // as Redis
+		}
 	}
-	f.libraries[name] = true
+	if len(names) == 0 {
+		return "", errors.New("No functions registered") //nolint:staticcheck // as Redis
+	}
+	maps.Copy(f.byName, registered)
+	f.libraries[name] = names
 	return name, nil
 }
 

@@ -69,6 +69,59 @@ func TestFunctions(t *testing.T) {
 	}
 }
 
+// What anybody sends to the port of the embedded Redis does not run outside of it, and does not hang it.
+func TestForeignCalls(t *testing.T) {
+	m := streamtest.EmbeddedRedis(t)
+	ctx, c := t.Context(), streamtest.Connect(t, m.Addr())
+	testkit.Must(t, c.FunctionLoad(ctx, text).Err())
+	for _, name := range []string{"io", "os", "package", "debug", "require", "dofile", "loadfile"} {
+		code := fmt.Sprintf("#!lua name=%[1]s\n"+
+			"redis.register_function{function_name='%[1]s', callback=function() return %[1]s end}", name)
+		testkit.Must(t, c.FunctionLoad(ctx, code).Err())
+		if got, err := c.FCall(ctx, name, nil).Result(); err != redis.Nil {
+			t.Errorf("%s is %v, %v", name, got, err)
+		}
+	}
+	for code, want := range map[string]string{
+		"#!lua name=two\nredis.register_function{function_name='echo', callback=function() end}": "ERR Function echo already" +
+			" exists",
+		"#!lua name=none\nlocal x = 1": "ERR No functions registered",
+	} {
+		if err := c.FunctionLoad(ctx, code).Err(); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	const refused = "ERR This Redis command is not allowed from script"
+	for _, call := range []string{"'FUNCTION', 'LIST'", "'FCALL', 'get', 1, 'k'", "'FCALL_RO', 'get', 1, 'k'"} {
+		err := c.Eval(ctx, "return redis.pcall("+call+").err", nil).Err()
+		if got := c.Eval(ctx, "return redis.pcall("+call+").err", nil).Val(); got != refused {
+			t.Errorf("%s: %v, %v", call, got, err)
+		}
+	}
+	_, err := c.TxPipelined(ctx, func(p redis.Pipeliner) error { return p.FCall(ctx, "get", []string{"k"}).Err() })
+	if err == nil {
+		t.Error("a transaction has called a function")
+	}
+	testkit.Must(t, c.FunctionDelete(ctx, "lib").Err())
+	if err := c.FCall(ctx, "get", []string{"k"}).Err(); err == nil || err.Error() != "ERR Function not found" {
+		t.Error(err)
+	}
+}
+
+// A function works in the database of its caller.
+func TestDatabases(t *testing.T) {
+	ctx, m := t.Context(), streamtest.EmbeddedRedis(t)
+	for _, database := range []int{0, 5, 0, 3} {
+		c := streamtest.Connect(t, fmt.Sprintf("redis://%s/%d", m.Addr(), database))
+		_ = c.FunctionLoad(ctx, text).Err() // it is there, after the first time
+		key := fmt.Sprint("k", database)
+		testkit.Must(t, c.FCall(ctx, "echo", []string{key}, 7).Err())
+		if got := c.Get(ctx, key).Val(); got != "7" {
+			t.Errorf("database %d has %q", database, got)
+		}
+	}
+}
+
 // A read that waits receives the entry that a function appends.
 func TestAWaitingReadReceivesTheEntryOfAFunction(t *testing.T) {
 	ctx, c := t.Context(), streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())

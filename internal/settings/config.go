@@ -159,7 +159,8 @@ func (c *Config) table() []group {
 		{"redis", []setting{
 			secret(set(&c.Redis.URL, "redis", "redis://127.0.0.1:6379",
 				"Redis: a URL (redis:// or rediss://), or nodes of a Cluster separated by commas (one is enough), "+
-					"redis+sentinel://HOST:PORT,HOST:PORT/MASTER (rediss+sentinel:// with TLS), or embedded[:PORT]")),
+					"redis+sentinel://HOST:PORT,HOST:PORT/MASTER (rediss+sentinel:// with TLS), or embedded[:PORT] "+
+					"to run one")),
 			set(&c.Redis.TLS.ca, "redis-ca", "",
 				"CA certificates (PEM) to verify Redis with; empty: those of the system"),
 			set(&c.Redis.TLS.cert, "redis-cert", "", "client certificate (PEM) for Redis"),
@@ -167,7 +168,7 @@ func (c *Config) table() []group {
 		}},
 		{"nats", []setting{
 			secret(set(&c.NATS.URL, "nats", "nats://127.0.0.1:4222",
-				"NATS: a URL, several separated by commas, or embedded[:PORT]")),
+				"NATS: a URL, several separated by commas, or embedded[:PORT] to run one")),
 			set(&c.NATS.Creds, "nats-creds", "", "credentials file of a NATS user (JWT and seed)"),
 			set(&c.NATS.NKey, "nats-nkey", "", "seed file of a NATS user that authenticates with an NKey"),
 			set(&c.NATS.TLS.ca, "nats-ca", "", "CA certificates (PEM) to verify NATS with; requires TLS"),

@@ -66,7 +66,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		price(sum(r.ServerCPUUs, r.RedisCPUUs)))
 	fmt.Fprintf(t, "checks\t%d\tadmitted %d\n", r.Checks, r.Admitted)
 	if r.OnError > 0 {
-		fmt.Fprintf(t, "not decided by a limit\t%d\tadmitted by on_error: Redis was away\n", r.OnError)
+		fmt.Fprintf(t, "not decided by a limit\t%d\tadmitted because no rule matches, or by on_error\n", r.OnError)
 	}
 	if r.Errors > 0 {
 		fmt.Fprintf(t, "failed calls\t%d of %d; the first: %s\n", r.Errors, r.Calls, r.FirstError)
