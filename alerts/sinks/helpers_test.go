@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -91,6 +92,18 @@ func (r *receiver) answers(f func(key string, w http.ResponseWriter) bool) {
 func down(_ string, w http.ResponseWriter) bool {
 	w.WriteHeader(http.StatusServiceUnavailable)
 	return false
+}
+
+// copies returns how often these alerts were accepted, all together.
+func (r *receiver) copies(list []api.Transition) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, t := range r.got {
+		if slices.ContainsFunc(list, func(one api.Transition) bool { return one.ID == t.ID }) {
+			n++
+		}
+	}
+	return n
 }
 
 // taken returns the accepted alerts, without copies by id, and how many attempts there were.

@@ -192,28 +192,35 @@ func (r *runner) startAt(ctx context.Context, l *lock) (at start, err error) {
 	if err := create(); err != nil {
 		return at, err
 	}
-	if known != nil && at.floor >= known.sequence {
-		if err := js.DeleteConsumer(ctx, stream, name); err != nil {
+	from := at.floor
+	if known != nil && from >= known.sequence {
+		from = known.sequence
+	} else {
+		at.back = known != nil
+		if err := r.state.setPosition(ctx, l, from); err != nil {
 			return at, err
 		}
-		if err := createFrom(known.sequence); err != nil {
-			return at, err
-		}
-		at.removed = at.floor - known.sequence
-		return at, nil
 	}
-	at.back = known != nil
-	return at, r.state.setPosition(ctx, l, at.floor)
+	// This one has the sequence in its configuration (floorOf).
+	if err := js.DeleteConsumer(ctx, stream, name); err != nil {
+		return at, err
+	}
+	if err := createFrom(from); err != nil {
+		return at, err
+	}
+	at.removed = at.floor - from
+	return at, nil
 }
 
 // floorOf returns the sequence of the stream up to which all is acknowledged. If nothing is pending, that is what was
-// delivered last. In a cluster, the AckFloor of a new consumer is 0 until its replicas have stored where it starts.
+// delivered last. In a cluster, the AckFloor is 0 until the first message is acknowledged: until then, it is where the
+// consumer starts.
 func floorOf(c jetstream.Consumer) uint64 {
 	info := c.CachedInfo()
 	if info.NumAckPending == 0 {
 		return info.Delivered.Stream
 	}
-	return info.AckFloor.Stream
+	return max(info.AckFloor.Stream, max(info.Config.OptStartSeq, 1)-1)
 }
 
 // deliver reads alerts and sends them until ctx ends or the lock is lost.

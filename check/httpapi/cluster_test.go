@@ -164,7 +164,8 @@ func reservationsOnACluster(t *testing.T, client *redis.ClusterClient) {
 		for _, one := range denied.body["checks"].([]any) {
 			answer := one.(map[string]any)
 			list, ok := answer["windows"].([]any)
-			if alone := answer["key"] == "user:6"; !ok || alone != (len(list) == 2) || alone == (answer["note"] != nil) {
+			denies := answer["key"] == "user:6"
+			if !ok || denies != (len(list) == 2) || denies == (answer["note"] != nil) {
 				t.Errorf("%v: want windows of the key that denies, and of the others none and a note", answer)
 			}
 		}
