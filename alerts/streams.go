@@ -19,6 +19,14 @@ const OldestServer = "2.11"
 var ErrOldServer = errors.New("the NATS server is older than " + OldestServer +
 	", which throttle decisions need for per-message TTL")
 
+// HasNoLeader reports whether an error can be that of a cluster without a leader: too many of its servers are down, or
+// it elects one now.
+func HasNoLeader(err error) bool {
+	var refused *jetstream.APIError
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) ||
+		errors.As(err, &refused) && refused.ErrorCode == 10008 // it has no name in the library
+}
+
 // checkServer returns ErrOldServer, with the version, for a server that is too old.
 func checkServer(nc *nats.Conn) error {
 	var major, minor int

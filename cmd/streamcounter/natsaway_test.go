@@ -9,6 +9,27 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
+// A worker starts while a NATS cluster has too few servers to elect a leader, and publishes once it has.
+func TestWorkStartsWithoutAQuorumOfNATS(t *testing.T) {
+	t.Parallel()
+	cluster, redis := streamtest.OwnNATSCluster(t), "redis://"+streamtest.EmbeddedRedis(t).Addr()
+	cluster.Kill(1)
+	cluster.Kill(2)
+	rules := testkit.WriteFile(t, "rules.yml", devRulesText)
+	p := startProgram(t, "work", "--redis", redis, "--rules", rules, "--nats", cluster.URL(), "--nats-replicas", "3",
+		"--http", "127.0.0.1:0")
+	p.until(`"msg":"ready"`)
+	cluster.Start(1)
+	cluster.Start(2)
+	if code, _, errs := runProgram(t, "user:1 100\n", "append", "--redis", redis); code != 0 {
+		t.Fatal(errs)
+	}
+	streamtest.Eventually(t, 60*time.Second, "the decision is published", func() (bool, string) {
+		n := metric(t, p.base(), `streamcounter_transitions_total{rule="api",state="throttled"}`)
+		return n == "1", n
+	})
+}
+
 // While NATS is down, a process that publishes or delivers is not ready. A process that only reads is ready.
 func TestReadinessWhileNATSIsAway(t *testing.T) {
 	t.Parallel()

@@ -23,7 +23,11 @@ func (n *node) openWorkers(ctx context.Context) error {
 	if n.nc.IsConnected() {
 		within, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
-		if err := publisher.Ensure(within); err != nil {
+		switch err := publisher.Ensure(within); {
+		case err == nil:
+		case alerts.HasNoLeader(err):
+			n.log.Warn("JetStream does not answer; transitions are published when it does", "error", err)
+		default:
 			return settings.Blame("nats",
 				fmt.Errorf(
 					"the JetStream streams cannot be created (is JetStream enabled, and the server 2.11 or later?): %w",
