@@ -79,3 +79,13 @@ func TestEnsureStreamsWhereTheSubjectsAreTaken(t *testing.T) {
 		t.Errorf("error %v, want one that names %s", err, w.throttle)
 	}
 }
+
+// A stream with more replicas than this process would give it is right, one with fewer is not.
+func TestReplicas(t *testing.T) {
+	for have, want := range map[int]int{1: 1, 2: 0, 3: 0} {
+		stored := alerts.Streams("sc", have)[0]
+		if got := alerts.Differences(alerts.Streams("sc", 2)[0], stored); len(got) != want {
+			t.Errorf("%d replicas: %v", have, got)
+		}
+	}
+}

@@ -134,82 +134,97 @@ func (r *runner) consumerConfig(name string) jetstream.ConsumerConfig {
 	}
 }
 
-func (r *runner) startAt(ctx context.Context, l *lock) (at start, err error) {
-	_, stream := alerts.StreamNames(r.config.Prefix)
-	js, name := r.group.js, consumerName(r.sink.Name)
-	config := r.consumerConfig(name)
-	create := func() error {
-		at.consumer, err = js.CreateOrUpdateConsumer(ctx, stream, config)
-		if err == nil {
-			at.floor = floorOf(at.consumer)
-		}
+// starter makes the durable consumer of a sink, so that it starts at the right alert.
+type starter struct {
+	*runner
+	lock         *lock
+	stream, name string
+	config       jetstream.ConsumerConfig
+	at           start
+}
+
+func (c *starter) create(ctx context.Context) (err error) {
+	c.at.consumer, err = c.group.js.CreateOrUpdateConsumer(ctx, c.stream, c.config)
+	if err == nil {
+		c.at.floor = floorOf(c.at.consumer)
+	}
+	return err
+}
+
+// recreate makes the consumer again. It starts after a sequence of the stream.
+func (c *starter) recreate(ctx context.Context, after uint64) error {
+	if err := c.group.js.DeleteConsumer(ctx, c.stream, c.name); err != nil {
 		return err
 	}
-	createFrom := func(floor uint64) error {
-		config.DeliverPolicy, config.OptStartSeq, config.OptStartTime = jetstream.DeliverByStartSequencePolicy,
-			floor+1, nil
-		return create()
-	}
+	c.config.DeliverPolicy, c.config.OptStartSeq = jetstream.DeliverByStartSequencePolicy, after+1
+	c.config.OptStartTime = nil
+	return c.create(ctx)
+}
+
+func (r *runner) startAt(ctx context.Context, l *lock) (start, error) {
+	_, stream := alerts.StreamNames(r.config.Prefix)
+	c := &starter{runner: r, lock: l, stream: stream, name: consumerName(r.sink.Name)}
+	c.config = r.consumerConfig(c.name)
 	known, err := r.state.position(ctx)
 	if err != nil {
-		return at, err
+		return c.at, err
 	}
-	before, err := js.Consumer(ctx, stream, name)
-	if err == nil {
-		acked := floorOf(before)
-		// A crash between the two finds the position there.
-		if err := r.state.setPosition(ctx, l, acked); err != nil {
-			return at, err
-		}
-		if err := js.DeleteConsumer(ctx, stream, name); err != nil {
-			return at, err
-		}
-		if known == nil || known.sequence >= acked {
-			return at, createFrom(acked)
-		}
-		// A purge moves the acknowledged position to the end of the purge. The first message that a new consumer
-		// finds shows how many messages after the known position are gone.
-		if err := createFrom(known.sequence); err != nil {
-			return at, err
-		}
-		at.removed = at.floor - known.sequence
-		if at.floor >= acked {
-			return at, nil
-		}
-		if err := js.DeleteConsumer(ctx, stream, name); err != nil {
-			return at, err
-		}
-		return at, createFrom(acked)
+	before, err := r.group.js.Consumer(ctx, stream, c.name)
+	switch {
+	case err == nil:
+		err = c.after(ctx, before, known)
+	case errors.Is(err, jetstream.ErrConsumerNotFound):
+		err = c.first(ctx, known)
 	}
-	if !errors.Is(err, jetstream.ErrConsumerNotFound) {
-		return at, err
+	return c.at, err
+}
+
+// after starts where the consumer before has acknowledged all.
+func (c *starter) after(ctx context.Context, before jetstream.Consumer, known *position) error {
+	acked := floorOf(before)
+	// Store the position first: after a crash between the two calls, the next process finds it.
+	if err := c.state.setPosition(ctx, c.lock, acked); err != nil {
+		return err
 	}
+	if known == nil || known.sequence >= acked {
+		return c.recreate(ctx, acked)
+	}
+	// A purge moves the acknowledged position to the end of the purge. The first message that a new consumer
+	// finds shows how many messages after the known position are gone.
+	if err := c.recreate(ctx, known.sequence); err != nil {
+		return err
+	}
+	c.at.removed = c.at.floor - known.sequence
+	if c.at.floor >= acked {
+		return nil
+	}
+	return c.recreate(ctx, acked)
+}
+
+// first starts at the known position of a sink without a consumer, or with the next alert of a new sink.
+func (c *starter) first(ctx context.Context, known *position) error {
 	if known != nil {
 		// Alerts that were delivered are older than the stored position. If the first alert since then has a sequence
 		// below the position, the stream was recreated or restored.
-		config.DeliverPolicy, config.OptStartTime = jetstream.DeliverByStartTimePolicy, &known.at
+		c.config.DeliverPolicy, c.config.OptStartTime = jetstream.DeliverByStartTimePolicy, &known.at
 	}
-	if err := create(); err != nil {
-		return at, err
+	if err := c.create(ctx); err != nil {
+		return err
 	}
-	from := at.floor
+	from := c.at.floor
 	if known != nil && from >= known.sequence {
 		from = known.sequence
 	} else {
-		at.back = known != nil
-		if err := r.state.setPosition(ctx, l, from); err != nil {
-			return at, err
+		c.at.back = known != nil
+		if err := c.state.setPosition(ctx, c.lock, from); err != nil {
+			return err
 		}
 	}
-	// This one has the sequence in its configuration (floorOf).
-	if err := js.DeleteConsumer(ctx, stream, name); err != nil {
-		return at, err
+	if err := c.recreate(ctx, from); err != nil { // now its configuration has the sequence (floorOf)
+		return err
 	}
-	if err := createFrom(from); err != nil {
-		return at, err
-	}
-	at.removed = at.floor - from
-	return at, nil
+	c.at.removed = c.at.floor - from
+	return nil
 }
 
 // floorOf returns the sequence of the stream up to which all is acknowledged. If nothing is pending, that is what was

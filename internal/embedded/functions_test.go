@@ -82,11 +82,9 @@ func TestForeignCalls(t *testing.T) {
 			t.Errorf("%s is %v, %v", name, got, err)
 		}
 	}
-	for code, want := range map[string]string{
-		"#!lua name=two\nredis.register_function{function_name='echo', callback=function() end}": "ERR Function echo already" +
-			" exists",
-		"#!lua name=none\nlocal x = 1": "ERR No functions registered",
-	} {
+	const two = "#!lua name=two\nredis.register_function{function_name='echo', callback=function() end}"
+	for code, want := range map[string]string{two: "ERR Function echo already exists",
+		"#!lua name=none\nlocal x = 1": "ERR No functions registered"} {
 		if err := c.FunctionLoad(ctx, code).Err(); err == nil || err.Error() != want {
 			t.Errorf("%v, want %s", err, want)
 		}

@@ -205,8 +205,8 @@ func TestSinceWhen(t *testing.T) {
 	each(t, func(t *testing.T, w world) {
 		ctx := t.Context()
 		now := w.redis.Time(ctx).Val().UnixMilli()
-		testkit.Must(t, w.redis.HSet(ctx, w.keys.Processes(), "work a", fmt.Sprintf("aa %d %d", now-3600_000, now+60_000),
-			"work b", fmt.Sprintf("bb %d %d", now-3600_000, now+60_000)).Err())
+		times := fmt.Sprint(" ", now-3600_000, " ", now+60_000)
+		testkit.Must(t, w.redis.HSet(ctx, w.keys.Processes(), "work a", "aa"+times, "work b", "bb"+times).Err())
 		w.start(t, "work a", "aa", time.Hour)
 		eventually(t, "work a has announced itself", func() (bool, string) { // else work b removes its old record
 			n := w.redis.HGet(ctx, w.keys.Processes(), "work a").Val()
