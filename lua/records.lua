@@ -12,12 +12,11 @@
 --   !...       the throttle decision that is in force for the key, if any, as it was published
 -- A text that does not have exactly this form, or has impossible times, is corrupt and counts as no record.
 --
--- Versions number the transitions of a key. They only increase, whatever the clock does, so
--- no two transitions share a message id, and a subscriber knows which of two is newer. A
--- version is the time of the change, or one more than the key's last version if the time
--- is not greater. So a transition that is written again after a failover gets the
--- same version. The last version of a key without a record is in one of 256 fields of the
--- levels hash. Keys with the same hash value share a field, which has the greatest of their versions.
+-- Versions number the transitions of a key. They only increase, whatever the clock does, so no two transitions
+-- share a message id, and a subscriber knows which of two is newer. A version is the time of the change, or one
+-- more than the key's last version if the time is not greater. So a transition that is written again after a
+-- failover gets the same version. The last version of a key without a record is in one of 256 fields of the levels
+-- hash. Keys with the same hash value share a field, which has the greatest of their versions.
 --
 -- include: library, plan, state
 
@@ -99,9 +98,8 @@ end
 
 local function last_version(place, field) return version(call('HGET', KEYS[place + LEVELS], version_field(field))) end
 
--- twin_version returns the version of the record that the rule has of the key in its other
--- field: as live if it is a shadow, and the reverse. Two records exist from a reload until a
--- sweep merges them.
+-- twin_version returns the version of the record that the rule has of the key in its other field: as live if it is
+-- a shadow, and the reverse. Two records exist from a reload until a sweep merges them.
 local function twin_version(place, field, rule)
   local key = match(field, '^[^\n]*')
   local text = call('HGET', KEYS[place + LEVELS], field == key and key .. '\n' .. rule or key)

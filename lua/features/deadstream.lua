@@ -1,5 +1,4 @@
--- deadstream.lua: the one function that writes the dead stream. deadletter.lua and
--- gap.lua include it.
+-- deadstream.lua: the one function that writes the dead stream. deadletter.lua and gap.lua include it.
 --
 -- include: library
 

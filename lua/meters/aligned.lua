@@ -7,8 +7,7 @@
 --
 -- An exclamation mark is the mark of holds (reserved.lua).
 --
--- The state's `total` is a list: current and previous of the first window, of
--- the second, and so on.
+-- The state's `total` is a list: current and previous of the first window, of the second, and so on.
 --
 -- include: library, plan, state
 

@@ -1,7 +1,6 @@
--- sliding-buckets.lua: a window that is cut into buckets (the meter's setting is how many). A
--- bucket counts until its last millisecond has left the window. So the count is never
--- less than the exact count, and is more by one bucket at most. The size of the value
--- does not depend on the traffic.
+-- sliding-buckets.lua: a window that is cut into buckets (the meter's setting is how many). A bucket counts until
+-- its last millisecond has left the window. So the count is never less than the exact count, and is more by one
+-- bucket at most. The size of the value does not depend on the traffic.
 --
 -- A meter is one string: a line of text and then one ring per window.
 --   last[ ms,buckets,bytes,total]...[!]\n ring...

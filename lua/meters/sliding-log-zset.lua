@@ -1,7 +1,6 @@
--- sliding-log-zset.lua: exact and weighted, on a sorted set with a member per event.
--- Its score is the ms. Its text is the running total in 16 digits, and then the count.
--- So members of one ms are in their order, and no member occurs twice. The newest member
--- ends with an exclamation mark if it has the mark of holds (reserved.lua).
+-- sliding-log-zset.lua: exact and weighted, on a sorted set with a member per event. Its score is the ms. Its text
+-- is the running total in 16 digits, and then the count. So members of one ms are in their order, and no member
+-- occurs twice. The newest member ends with an exclamation mark if it has the mark of holds (reserved.lua).
 -- totals.lua has the arithmetic. The meter's setting is as in sliding-log.lua.
 --
 -- include: library, plan, state, totals

@@ -50,10 +50,9 @@ end
 
 local function expire(m) call('PEXPIRE', m.name, expiry(m, m.span + m.meter.setting)) end
 
--- An event older than the newest entry gets that entry's time, because IDs only
--- increase. If the stream refuses the ID (somebody deleted its newest entry), the
--- server chooses the ID. If the stream refuses every ID (its last ID is the greatest
--- possible one), a new stream is begun.
+-- An event older than the newest entry gets that entry's time, because IDs only increase. If the stream refuses the
+-- ID (somebody deleted its newest entry), the server chooses the ID. If the stream refuses every ID (its last ID is
+-- the greatest possible one), a new stream is begun.
 function log.add(m, ms, id, count)
   local name, last, total = m.name, m.last, m.total
   if ms < last then ms = last end

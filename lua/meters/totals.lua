@@ -5,23 +5,20 @@
 -- with `first` the first entry inside the window. This takes two look-ups whatever
 -- the length of the log, and one log serves any number of windows.
 --
--- In the state of a log, `total` is the total of the newest entry. If that entry
--- has left the longest window, the log starts over. Then `total` is zero or below:
--- minus the total of the old entries. So a total is also an upper bound of what any
--- window holds, and most keys do not need the second look-up in fold.
+-- In the state of a log, `total` is the total of the newest entry. If that entry has left the longest window, the
+-- log starts over. Then `total` is zero or below: minus the total of the old entries. So a total is also an upper
+-- bound of what any window holds, and most keys do not need the second look-up in fold.
 --
 -- include: library, plan, state
 
--- A log that never pauses does not start over, so its total is reduced by ERA long
--- before it reaches 2^53. It is still at least ERA then, which is more than a window
--- holds (the largest limit is 10^12). So an entry whose total is above the newest
--- entry's total was written before the reduction.
+-- A log that never pauses does not start over, so its total is reduced by ERA long before it reaches 2^53. It is
+-- still at least ERA then, which is more than a window holds (the largest limit is 10^12). So an entry whose total
+-- is above the newest entry's total was written before the reduction.
 local ERA, TOP, ABOVE_TOP = 2251799813685248, 4503599627370496, 6755399441055744 -- 2^51, 2^52, the sum
 
--- A log is trimmed in steps of at most TRIM entries: at the first entry in each
--- interval of trim_every_ms (the meter's setting), and each time its total has grown by
--- TRIM / 2. So a call stays short however many entries are too old, and entries are
--- removed twice as fast as they came.
+-- A log is trimmed in steps of at most TRIM entries: at the first entry in each interval of trim_every_ms (the
+-- meter's setting), and each time its total has grown by TRIM / 2. So a call stays short however many entries are
+-- too old, and entries are removed twice as fast as they came.
 local TRIM = 10000
 
 -- open_totals sets the fields that only a log's state has:
@@ -117,10 +114,9 @@ local function running_totals(look_up)
     return all - before
   end
 
-  -- The window holds at most n units when the first entry whose total reaches
-  -- total - n has left. It is mostly the first or the last entry. Otherwise it is
-  -- found by a search on time. Each probe is one look-up. Probes are chosen in turn
-  -- by interpolation (a steady key takes two or three) and by halving.
+  -- The window holds at most n units when the first entry whose total reaches total - n has left. It is mostly the
+  -- first or the last entry. Otherwise it is found by a search on time. Each probe is one look-up. Probes are
+  -- chosen in turn by interpolation (a steady key takes two or three) and by halving.
   local function free_at(m, w, n)
     local ms = m.meter.ms[w]
     if n == 0 and not m.empty then return m.last + ms end

@@ -88,10 +88,9 @@ local function shadow_waits(s, n)
   return waits
 end
 
--- is_recorded returns true if the record of a key already has a throttle for each window that is
--- at its limit. It is called for a key that is charged nothing. Then there is nothing to write,
--- so the keys that are checked most do not pay for levels.lua. The levels of a shadow rule do
--- not change while nothing is charged.
+-- is_recorded returns true if the record of a key already has a throttle for each window that is at its limit. It
+-- is called for a key that is charged nothing. Then there is nothing to write, so the keys that are checked most do
+-- not pay for levels.lua. The levels of a shadow rule do not change while nothing is charged.
 local function is_recorded(s)
   local plan, text = s.plan, s.text
   if plan.decides == 0 then return true end

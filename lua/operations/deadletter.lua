@@ -1,6 +1,5 @@
--- deadletter.lua: takes entries that cannot be counted or published out of their
--- stream and keeps each in the dead stream with the reason, so that they never
--- block a partition.
+-- deadletter.lua: takes entries that cannot be counted or published out of their stream and keeps each in the dead
+-- stream with the reason, so that they never block a partition.
 --
 -- KEYS   1 the stream that has the entries  2 dead
 -- ARGV   1 how they leave it: 'ack' (acknowledged), 'delete', or 'none' (they have left already)

@@ -16,11 +16,10 @@
 --        not pending), duplicates (their producer had sent them before); transitions
 --        written; corrupt meters
 --
--- The gate: XACK returns how many of a group's events were still pending, and exactly
--- that many are counted. All events of a group have the same count, so it does not matter
--- which of them were pending. A batch that was sent twice, claimed by another worker, or
--- folded late by a slow worker adds nothing. Events with ids from their producer pass a
--- second gate, one by one: the id must be new for the key.
+-- The gate: XACK returns how many of a group's events were still pending, and exactly that many are counted. All
+-- events of a group have the same count, so it does not matter which of them were pending. A batch that was sent
+-- twice, claimed by another worker, or folded late by a slow worker adds nothing. Events with ids from their
+-- producer pass a second gate, one by one: the id must be new for the key.
 --
 -- If the events key of a partition is no stream, the call counts the other partitions, and then returns an error.
 --

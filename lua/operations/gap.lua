@@ -5,10 +5,9 @@
 -- Reply  per partition how many events were found missing since the last call; -1 if
 --        the server does not have the numbers (before 7.0, miniredis)
 --
--- entries-added - length entries have left the stream, and the group has read
--- entries-read entries. If more have left than were read, the difference was never
--- read. The group's counter is then moved past them, so that each is found only once,
--- by the worker that calls first. A server that was restarted can have lost count. If the stream
+-- entries-added - length entries have left the stream, and the group has read entries-read entries. If more have
+-- left than were read, the difference was never read. The group's counter is then moved past them, so that each is
+-- found only once, by the worker that calls first. A server that was restarted can have lost count. If the stream
 -- still has an event that the group has passed, no event before it was trimmed unread.
 --
 -- include: library, deadstream

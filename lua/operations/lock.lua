@@ -1,5 +1,4 @@
--- lock.lua: takes, keeps or gives back locks, so that only one process at a time
--- does a duty.
+-- lock.lua: takes, keeps or gives back locks, so that only one process at a time does a duty.
 --
 -- KEYS   locks
 -- ARGV   1 name of the caller  2 for how many ms (0 = give them back)

@@ -9,8 +9,7 @@
 --        decision must be published again, although nothing about it changed
 -- Reply  transitions written, records that were corrupt
 --
--- Calling it early, late or twice does no harm: it reads the present counts and writes
--- only what has changed.
+-- Calling it early, late or twice does no harm: it reads the present counts and writes only what has changed.
 --
 -- include: library, plan, state, reserved, records, levels
 
