@@ -112,9 +112,9 @@ func (f *functions) takeContext() error {
 func (f *functions) function(c *server.Peer, _ string, args []string) {
 	switch sub := strings.ToUpper(strings.Join(args[:min(1, len(args))], "")); {
 	case sub == "LOAD" && len(args) == 2:
-		name, err := f.load(args[1])
-		if err != nil {
-			c.WriteError("ERR " + err.Error())
+		name, refusal := f.load(args[1])
+		if refusal != "" {
+			c.WriteError("ERR " + refusal)
 			return
 		}
 		c.WriteBulk(name)
@@ -137,33 +137,32 @@ func (f *functions) function(c *server.Peer, _ string, args []string) {
 	}
 }
 
-// load reads a library and returns its name.
-func (f *functions) load(code string) (string, error) {
+// load reads a library and returns its name, or why it is refused, in the words of Redis.
+func (f *functions) load(code string) (name, refusal string) {
 	head, body, _ := strings.Cut(code, "\n")
 	name, ok := strings.CutPrefix(head, "#!lua name=")
 	switch {
 	case !ok:
-		return "", errors.New("Missing library metadata") //nolint:staticcheck // Redis says it so
+		return "", "Missing library metadata"
 	case f.libraries[name] != nil:
-		return "", fmt.Errorf("Library '%s' already exists", name) //nolint:staticcheck // Redis says it so
+		return "", fmt.Sprintf("Library '%s' already exists", name)
 	}
 	registered := map[string]*function{}
-	state := f.newState(registered)
-	if err := state.DoString("\n" + body); err != nil {
-		return "", errors.New("Error registering functions: " + messageOf(err)) //nolint:staticcheck // as Redis
+	if err := f.newState(registered).DoString("\n" + body); err != nil {
+		return "", "Error registering functions: " + messageOf(err)
 	}
 	names := slices.Sorted(maps.Keys(registered))
 	for _, function := range names {
 		if f.byName[function] != nil {
-			return "", fmt.Errorf("Function %s already exists", function) //nolint:staticcheck // as Redis
+			return "", fmt.Sprintf("Function %s already exists", function)
 		}
 	}
 	if len(names) == 0 {
-		return "", errors.New("No functions registered") //nolint:staticcheck // as Redis
+		return "", "No functions registered"
 	}
 	maps.Copy(f.byName, registered)
 	f.libraries[name] = names
-	return name, nil
+	return name, ""
 }
 
 // list answers FUNCTION LIST. It gives the names of the libraries, without their functions.
