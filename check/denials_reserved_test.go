@@ -133,7 +133,7 @@ func (o *others) check(cost int64) bool {
 	return true
 }
 
-// Whatever happens to leases and reservations, no denial from memory is false for longer than marks may take.
+// No denial from memory is false for longer than marks may take, under any order of leases and reservations.
 func TestReservationsLeaveDenialsTrue(t *testing.T) {
 	c := streamtest.AnyRedis(t)
 	timelines, fromMemory := 0, 0

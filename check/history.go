@@ -29,7 +29,7 @@ type HistoryRequest struct {
 	Changes bool
 }
 
-// What a history can leave out.
+// The parts that a history can lack.
 const (
 	noTransitions = "alerts and decisions: this server has no NATS (--nats)"
 	natsAway      = "alerts and decisions: NATS does not answer"

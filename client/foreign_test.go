@@ -25,7 +25,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// What else may be at the other end of HTTP: proxies, other servers, later servers.
+// Other programs may be at the other end of HTTP: proxies, other servers, later servers.
 func TestHTTPAnswersThatAreNotOurs(t *testing.T) {
 	problem := func(name string) string {
 		return fmt.Sprintf(`{"type":"urn:streamcounter:%s","title":"x","status":400,"detail":"it says so"}`, name)

@@ -14,7 +14,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// What an operator sets over HTTP applies to every transport.
+// An override that an operator sets over HTTP applies to every transport.
 func TestOverridesOverEveryTransport(t *testing.T) {
 	// user:1 is asked for until its block is known: that must not use up its limit.
 	large := &windows.Rule{Name: "large", Match: "user:1", Windows: []windows.Window{{Limit: 1e9, Per: time.Minute}}}

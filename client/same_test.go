@@ -18,8 +18,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// Whatever is asked, HTTP, gRPC and package direct return the same answer for the same request in the same state, and
-// the same error.
+// HTTP, gRPC and package direct return the same answer for the same request in the same state, and the same error.
 func TestEveryTransportGivesTheSameAnswer(t *testing.T) {
 	rules := []*windows.Rule{
 		{Name: "one", Match: "one:*", Windows: []windows.Window{{Limit: 10, Per: time.Minute}}},

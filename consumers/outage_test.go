@@ -12,7 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// Whatever fails in an outage, its beginning and its end are logged once each.
+// The beginning and the end of an outage are logged once each, for each kind of failure.
 func TestAnOutageIsLoggedOnce(t *testing.T) {
 	var log testkit.Log
 	var later []func()

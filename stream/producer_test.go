@@ -65,7 +65,7 @@ func TestProducerMergesWithinAFlush(t *testing.T) {
 	}
 }
 
-// Whatever is appended, the log has the sums, in batches of at most MaxBatch events. No entry is above the largest
+// The log has the sum of all that is appended, in batches of at most MaxBatch events. No entry is above the largest
 // count, because workers would refuse it.
 func TestProducerKeepsEverySum(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())

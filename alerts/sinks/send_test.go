@@ -18,7 +18,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// Whatever an endpoint repeats of a request, and however it writes it, no error shows a secret.
+// No error shows a secret, even if the endpoint repeats parts of the request.
 func TestNoErrorShowsASecret(t *testing.T) {
 	const path, token, query, bearer = "/hooks/pathsecret12/a%2Fsecond%20secret", "qsecret+qq%2Fzz", "bare-query-ww",
 		"bearer.secret.90"

@@ -164,8 +164,8 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// Of two processes, one delivers, and the other waits and takes over, both if the first is stopped and if it is cut
-// off. Nothing is lost, and each key stays in order.
+// One of two processes delivers. The other waits, and takes over if the first is stopped or cut off. Nothing is lost,
+// and each key stays in order.
 func TestAnotherProcessTakesOver(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"stopped", "cut off"} {

@@ -32,7 +32,7 @@ type extractor struct {
 	pass    bool // allow requests without a value
 }
 
-// Where a value comes from.
+// The sources of a value.
 const (
 	fromHeader  = "header"
 	fromAddress = "client-address"

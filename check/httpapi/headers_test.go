@@ -45,8 +45,7 @@ func parseItems(t interface{ Fatalf(string, ...any) }, h http.Header, name strin
 	return items
 }
 
-// Whatever was spent and when, the headers follow the draft, agree with the body, and never let a caller come back
-// too early.
+// The headers follow the draft, agree with the body, and never let a caller come back too early.
 func TestHeadersAreStructuredAndNeverTooEarly(t *testing.T) {
 	spans := []time.Duration{1500 * time.Millisecond, 10 * time.Second, time.Hour}
 	w := newWorld(t, streamtest.AnyRedis(t), rule("user", nil,

@@ -45,8 +45,7 @@ func TestEventsRefusedInPart(t *testing.T) {
 	}
 }
 
-// Whatever comes, a line is an event or is rejected under its number, and every
-// event is valid.
+// Each line of any input is a valid event, or is rejected under its number.
 func TestDecodeEventsLosesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		line := rapid.OneOf(

@@ -107,7 +107,7 @@ func TestBodiesShareMemory(t *testing.T) {
 	}
 }
 
-// What is decoded and appended at once is bounded: an event takes more memory than its line.
+// The number of events that are decoded and appended at once is bounded: an event takes more memory than its line.
 func TestAppendsAreBounded(t *testing.T) {
 	began, goOn := make(chan struct{}, 9), make(chan struct{})
 	keys, err := stream.NewKeys(streamtest.Prefix(t), 16)

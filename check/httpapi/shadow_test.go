@@ -10,7 +10,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// What shadow rules would have said is recorded for the page, of keys that no other rule matches too. An exempt key
+// The page has the decisions that shadow rules would have made, also for keys that no other rule matches. An exempt key
 // is admitted by its rule.
 func TestTheActivityOfShadowRules(t *testing.T) {
 	shadow := func(r *windows.Rule) { r.Shadow = true }

@@ -9,7 +9,7 @@ import (
 	"github.com/streamcounter/streamcounter/check/httpapi"
 )
 
-// What encoding/json takes silently, another parser may read in another way.
+// Another parser may read differently a text that encoding/json accepts silently.
 func TestEventsAreReadExactly(t *testing.T) {
 	for text, want := range map[string]int64{
 		`{"key":"a","count":3}`: 3, `{"key":"a","count":1e2}`: 100, `{"key":"a","count":3.0}`: 3,

@@ -28,7 +28,7 @@ func Example() {
 	}
 	_ = grpc.NewServer(grpc.UnaryInterceptor(limit.Unary()), grpc.StreamInterceptor(limit.Stream()))
 
-	// What the server does with a call:
+	// The server handles a call like this:
 	ctx := metadata.NewIncomingContext(context.Background(), metadata.Pairs("x-api-key", "42"))
 	_, err = limit.Unary()(ctx, nil, &grpc.UnaryServerInfo{FullMethod: "/shop.Orders/List"},
 		func(context.Context, any) (any, error) { return "hello", nil })

@@ -10,7 +10,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// What truth removes is never needed again, and nothing else is removed.
+// truth removes only entries that are never needed again.
 func TestTruthForgets(t *testing.T) {
 	truth := newTruth([]windows.Window{window(10, time.Second)})
 	for ms := range int64(100_000) {

@@ -150,7 +150,7 @@ func garbageRings(now int64, add func(string, bool, ...[]any)) {
 		ring("\x00\x00\x00\x00\x00\x00\x00")})
 }
 
-// Whatever data is in a counter's place, no script fails or runs forever, no other
+// Foreign data in a counter's place makes no script fail or run forever, no other
 // key of the batch or check loses anything, and the key itself is counted from then
 // on.
 func TestGarbageCountersHoldNobodyUp(t *testing.T) {

@@ -24,7 +24,7 @@ func parseThrottle(field, record string) (api.Throttled, bool) {
 // ReservationOf returns the id of a reservation, if a due field is that of a reservation.
 func ReservationOf(field string) (id string, ok bool) {
 	id, ok = strings.CutPrefix(field, "\n")
-	return id, ok && !strings.Contains(id, "\n") // what is set for a pattern has two line feeds
+	return id, ok && !strings.Contains(id, "\n") // a record of a pattern has two line feeds
 }
 
 func atoi(s string) int64 {

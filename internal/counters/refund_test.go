@@ -35,7 +35,7 @@ func (l *timeline) refund(key string) {
 	l.compare(key, st)
 }
 
-// Whatever the algorithm, no window ever admits more than its limit plus the units
+// No window of any algorithm ever admits more than its limit plus the units
 // that were given back while the window still counted them.
 func TestRefundAdmitsNoMoreThanTheLimit(t *testing.T) {
 	for _, a := range windows.Algorithms {

@@ -122,7 +122,7 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// What waits and what was lost is reported with the severity of its age.
+// Waiting and lost events are reported with the severity of their age.
 func TestState(t *testing.T) {
 	ctx, k := t.Context(), keysOf(t, 16)
 	for _, x := range []struct {

@@ -24,8 +24,8 @@ func full(head, piece string) string {
 	return head + strings.Repeat(piece, (large-len(head))/len(piece))
 }
 
-// Whatever a large file contains, it is read or refused in a time that depends only on
-// its size. The error is short and has the place.
+// A large file is read or refused in a time that depends only on its size, and not on its content. The error is short
+// and has the place.
 func TestReadIsBounded(t *testing.T) {
 	numbered := func(head, format string) string {
 		var b strings.Builder

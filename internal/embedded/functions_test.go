@@ -69,7 +69,7 @@ func TestFunctions(t *testing.T) {
 	}
 }
 
-// What anybody sends to the port of the embedded Redis does not run outside of it, and does not hang it.
+// Foreign calls to the port of the embedded Redis do not reach the machine, and do not hang the server.
 func TestForeignCalls(t *testing.T) {
 	m := streamtest.EmbeddedRedis(t)
 	ctx, c := t.Context(), streamtest.Connect(t, m.Addr())

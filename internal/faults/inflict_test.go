@@ -96,7 +96,7 @@ var faults = []fault{
 				p.thaw()
 			}
 		}()
-		// What nobody has counted yet is lost, and is told in the same step.
+		// Events that nobody has counted yet are lost, and this step reports them.
 		list, err := redis.NewScript(`
 			if redis.call('EXISTS', KEYS[1]) == 0 then return {} end
 			local from, waiting = '-', {}

@@ -21,7 +21,7 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// What each process is told by GOMEMLIMIT, and what it may have beside: the
+// The GOMEMLIMIT of each process, and the memory that it may have in addition: the
 // limit does not count the pages of the program's own file.
 const (
 	soakLimit  = 64 << 20

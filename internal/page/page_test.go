@@ -188,7 +188,7 @@ func TestFeed(t *testing.T) {
 	if r := m.Sample.Rates["api"]; r.Allowed != 10 || r.Denied != 1 {
 		t.Errorf("%+v", r)
 	}
-	// What a shadow rule would have decided is counted for it alone, and in no sum.
+	// The decisions of a shadow rule are counted for this rule only, and in no sum.
 	if r, p := m.Sample.Rates["watch"], m.Sample.point(); r.Allowed != 7 || r.Denied != 4 || p.Allowed != 10 ||
 		p.Denied != 1 || p.ShadowDenied != 4 || p.Throttled != 1 || p.Shadow != 2 {
 		t.Errorf("a shadow rule: %+v, in all %+v", r, p)
@@ -291,7 +291,7 @@ func TestFeedForgetsWhileItRests(t *testing.T) {
 	})
 }
 
-// What could not be read is named until it is read again, not only in one sample.
+// The page names each source that could not be read until it is read again, not only in one sample.
 func TestFailuresAreNamedUntilTheyEnd(t *testing.T) {
 	away, s, now := true, sampler{}, time.Now()
 	fails := func() error {

@@ -35,7 +35,7 @@ type RateLimit struct {
 	Debug       string      // address of /rlconfig; empty: not served
 	Metrics     string      // address; empty: not served
 	MetricsPath string
-	// What /healthcheck requires besides a running process.
+	// The conditions of /healthcheck besides a running process.
 	NeedLimits, NeedRedis bool
 }
 

@@ -73,7 +73,7 @@ func Diff(before, after *windows.Rules) []Change {
 }
 
 // pairsOf finds the rules that are in both sets, in the new order. It compares their names first.
-// Of the remaining rules, those with the same windows and match were renamed.
+// The remaining rules with the same windows and match were renamed.
 func pairsOf(old, now []*windows.Rule) []pair {
 	var pairs []pair
 	known, taken := make([]bool, len(now)), make([]bool, len(old))

@@ -35,7 +35,7 @@ func field(windows, more string) string {
 	return `{name: r, match: "*", windows: [` + windows + `]` + more + `}`
 }
 
-// What differs between two files, and what follows: compare testdata/diff.txt with this table.
+// testdata/diff.txt has the differences between two files, and their effects.
 func TestDiffInWords(t *testing.T) {
 	const minute = "{limit: 1000, per: 1m}"
 	var b0 strings.Builder

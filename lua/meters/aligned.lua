@@ -20,7 +20,7 @@ local function open_aligned(m, name, now)
   for i = 1, 2 * meter.n do t[i] = 0 end
   m.last, m.total = 0, t
   if not text then return 0 end
-  -- What is written here has up to 3.4 KB.
+  -- A value that this file writes has up to 3.4 KB.
   local plausible = not text.err and #text <= 4096 and not find(text, LONG_NUMBER)
   local last = plausible and tonumber(match(text, '^%d+') or nil)
   if not last or last > now + DAY then

@@ -105,7 +105,7 @@ func TestRulesOfAConfiguration(t *testing.T) {
 	testkit.Golden(t, "testdata/rules.txt", b.String())
 }
 
-// What envoyproxy/ratelimit reads, and what it means there.
+// A configuration that envoyproxy/ratelimit reads has the same meaning here.
 func TestWhatIsTaken(t *testing.T) {
 	const day = "rate_limit: {unit: day, requests_per_unit: 5}"
 	url := strings.Repeat("https://example.org/a/long/path?", 20)

@@ -55,7 +55,7 @@ func (p *probes) hear(key string, at time.Time) {
 		return
 	}
 	delete(p.sent, key)
-	// What took more than a minute counts as a minute, the most that the histogram takes.
+	// A decision after more than a minute counts as a minute, the most that the histogram takes.
 	_ = p.latency.RecordValue(min(max(1, at.Sub(began).Microseconds()), p.latency.HighestTrackableValue()))
 	select {
 	case <-p.heard:
