@@ -175,6 +175,9 @@ func TestLeavesNothing(t *testing.T) {
 
 // A real Redis reports the cost of a check; an embedded one reports nothing.
 func TestWhatRedisTells(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes 45 s of CPU on the embedded Redis, under the race detector")
+	}
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		real := strings.HasSuffix(t.Name(), "/redis")
 		trace := Poisson{1000, 3000, minKeysForMemory * 2, 1, 1}.Trace()
