@@ -12,7 +12,7 @@ import (
 )
 
 // LastDecision returns the throttle decision for a rule and key that is in the stream of decisions. It returns nil if
-// there is none, or if the message is not a valid decision.
+// the stream has no decision for them, or if the message is not a valid decision.
 func (p *Publisher) LastDecision(ctx context.Context, rule, key string) (*api.Transition, error) {
 	stream, err := p.throttleStream(ctx)
 	if err != nil {

@@ -266,7 +266,7 @@ type Problem struct {
 	RequestID string `json:"request_id,omitempty"`
 }
 
-// Each is the answer to one of several requests that are decided independently, or the error if there is none.
+// Each is the answer to one of several requests that are decided independently, or its error.
 type Each struct {
 	CheckAnswer
 	Err error

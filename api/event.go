@@ -21,8 +21,8 @@ const (
 type Event struct {
 	Key   string `json:"key"`
 	Count int64  `json:"count"`
-	// ID is for producers that append an event again when they do not know whether it was appended. Of the events of
-	// a key with the same ID that are appended within the retention, only the first counts. Empty: each counts.
+	// ID is for producers that append an event again when they do not know whether it was appended. If events of a key
+	// have the same ID and are appended within the retention, only the first one counts. Empty: each event counts.
 	ID string `json:"id,omitempty"`
 	// TraceParent is the W3C trace context of the producer of the event, in the form of the header traceparent.
 	// Workers continue the trace. They ignore an invalid value.

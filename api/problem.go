@@ -41,7 +41,7 @@ var named = []struct {
 	{"unavailable", ErrUnavailable},
 }
 
-// ErrorNamed returns the error of a problem's type, with or without the prefix, and nil if there is none.
+// ErrorNamed returns the error of a problem's type, with or without the prefix, or nil if no error has the type.
 func ErrorNamed(typ string) error {
 	name := strings.TrimPrefix(typ, ProblemPrefix)
 	for _, n := range named {
@@ -52,7 +52,7 @@ func ErrorNamed(typ string) error {
 	return nil
 }
 
-// NameOf returns the name of the error that err is or wraps, empty if it is none of these.
+// NameOf returns the name of the error that err is or wraps. It is empty if the error has no name here.
 func NameOf(err error) string {
 	for _, n := range named {
 		if errors.Is(err, n.err) {

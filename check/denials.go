@@ -81,7 +81,7 @@ type partition struct {
 
 // shardMarks is the state of readings from one shard.
 type shardMarks struct {
-	over   chan struct{} // closed when the reading under way is over; nil: there is none
+	over   chan struct{} // closed when the present reading ends; nil: nothing is read now
 	last   time.Time     // when the last one began
 	failed bool          // the last reading failed, so no call waits for the next
 }
@@ -150,8 +150,8 @@ const (
 	certain
 )
 
-// find returns the denial of the request's key, for a call that came at `came`. It is nil if there is none. mu must
-// be held.
+// find returns the denial of the request's key, for a call that came at `came`. It is nil if no denial is
+// known. mu must be held.
 func (d *denials) find(request counters.Request, came, now time.Time) (*denial, certainty) {
 	one, ok := d.keys.Get(request.Key)
 	if !ok || one.plan != request.Plan || max(1, request.Cost) < one.cost || !came.Before(one.until) {

@@ -14,7 +14,7 @@ import (
 
 // Decisions returns the throttle decisions that subscribers find now. alerts.Publisher implements it.
 type Decisions interface {
-	// LastDecision returns the message for a rule and key. It returns nil if there is none, or if the message is not
+	// LastDecision returns the message for a rule and key. It returns nil without a message, or if it is not
 	// a decision.
 	LastDecision(ctx context.Context, rule, key string) (*api.Transition, error)
 	// Ensure creates the streams of decisions and alerts if they are missing.

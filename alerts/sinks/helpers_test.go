@@ -194,7 +194,7 @@ func (w *world) start() *process {
 	return p
 }
 
-// metric returns the value of a metric with these labels, or -1 if there is none.
+// metric returns the value of a metric with these labels, or -1 if no sample has them.
 func (p *process) metric(t testing.TB, name, labels string) float64 {
 	t.Helper()
 	families, err := p.registry.Gather()

@@ -223,7 +223,7 @@ func (s *Sink) sign(h http.Header, id string, body []byte) error {
 // longestAfter bounds the wait that an endpoint can request by Retry-After.
 const longestAfter = 10 * time.Minute
 
-// retryAfter reads Retry-After, seconds or a date; it returns 0 if there is none.
+// retryAfter reads Retry-After, which has seconds or a date. It returns 0 if the header is missing.
 func retryAfter(h http.Header, now time.Time) time.Duration {
 	value := h.Get("Retry-After")
 	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {

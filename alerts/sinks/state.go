@@ -40,7 +40,7 @@ type state struct {
 
 func (s state) subject(rest string) string { return s.prefix + ".sink." + s.sink + "." + rest }
 
-// last returns the last message of a subject, nil if there is none.
+// last returns the last message of a subject, or nil if the subject has no message.
 func (s state) last(ctx context.Context, rest string) (*jetstream.RawStreamMsg, error) {
 	stream, err := s.js.Stream(ctx, StreamName(s.prefix))
 	if err != nil {

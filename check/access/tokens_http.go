@@ -13,7 +13,7 @@ import (
 // caller's own Authorization, which is not for us.
 const TokenHeader = "X-Streamcounter-Token"
 
-// Bearer returns the token of a request, "" if there is none.
+// Bearer returns the token of a request, or "" if the request has no token.
 func Bearer(h http.Header) string { return bearerIn(h.Values) }
 
 // bearerIn returns the token of the first header that has one. An empty header, which a proxy may add, is skipped.

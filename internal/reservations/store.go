@@ -2,8 +2,8 @@
 // until they expire. A slot in flight is a reservation too: of a window that counts nothing else. So are units that a
 // process or a client holds to answer from memory. Package counters has the counts themselves.
 //
-// Begin with Store.Reserve, then read settle.go. lua/operations/reserve.lua describes the records in Redis. The tests are
-// in package counters, because they compare both packages with one recount.
+// Begin with Store.Reserve, then read settle.go. lua/operations/reserve.lua describes the records in Redis. The tests
+// are in package counters, because they compare both packages with one recount.
 package reservations
 
 import (

@@ -54,8 +54,8 @@ type rateLimit struct {
 	replaces   []string
 }
 
-// readFile reads one file. It accepts what envoyproxy/ratelimit reads. What it refuses, envoyproxy/ratelimit would
-// read as something else, or not at all.
+// readFile reads one file. It accepts the files that envoyproxy/ratelimit reads. It refuses a file that
+// envoyproxy/ratelimit would refuse, or would read with another meaning.
 func readFile(name string, data []byte) (*file, error) {
 	f := &file{name: name}
 	d, err := document.Read(name, data, "domain and descriptors", func(d *document.Document) document.Setter {

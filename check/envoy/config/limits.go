@@ -105,8 +105,8 @@ func (l *Limits) Refused() error {
 	return fmt.Errorf("%d mistakes: %s", n, strings.TrimPrefix(text, "; "))
 }
 
-// Find returns the limit of a descriptor, and false if there is none: the domain is unknown, the path is not
-// configured or has no limit of its own, or it is longer or shorter than the paths of the configuration. At each
+// Find returns the limit of a descriptor, or false if the descriptor has no limit: the domain is unknown, the path is
+// not configured or has no limit, or it is longer or shorter than the paths of the configuration. At each
 // depth, an exact value is preferred to patterns, and patterns, in the file's order, to a key without a value. A
 // choice is final: it is not changed if the next depth finds nothing. A pattern is a key or a value with a star; its
 // own text counts as exact. In a known domain, a limit in the descriptor itself is preferred to all of these
@@ -234,7 +234,7 @@ func fits(pieces []string, text []byte) bool {
 	return true
 }
 
-// long returns a key of over 512 bytes in a short form: the path of the limit, with ~ for what each star stands for.
+// long returns a key of over 512 bytes in a short form: the path of the limit, with ~ for the text of each star.
 // The sum of the whole key is before the ~ of the last pattern that has a star. The key fits the limit's pattern, and
 // no pattern that the values did not fit: no piece of a pattern has a byte of what is between the pieces here.
 func long(dom *domain, entries []*commonv3.RateLimitDescriptor_Entry, path []*node, tagged int, whole []byte) string {
