@@ -9,13 +9,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/internal/pause"
+	"github.com/streamcounter/streamcounter/internal/subscription"
 )
 
 // History reads the messages that JetStream keeps of single keys: the alerts of 7 days, and the last throttle
@@ -176,35 +177,20 @@ func (r reading) since(ctx context.Context, from time.Time, most uint64) (list [
 // do not exist yet. take is called by two goroutines.
 func (h *History) Follow(ctx context.Context, take func(api.Transition)) {
 	throttle, alert := StreamNames(h.prefix)
+	var both sync.WaitGroup
+	defer both.Wait()
 	for stream, subject := range map[string]string{throttle: ".throttle.>", alert: ".alert.>"} {
-		for {
-			stop, err := h.follow(ctx, stream, h.prefix+subject, take)
-			if err == nil {
-				defer stop()
-				break
-			}
-			if !pause.For(ctx, time.Second) {
-				return
-			}
-		}
+		config := subscription.Config{NC: h.js.Conn(), Stream: stream, Subjects: []string{h.prefix + subject},
+			From: jetstream.DeliverNewPolicy, Failed: func(error) error { return nil }}
+		both.Go(func() {
+			_ = subscription.Run(ctx, config, func(d subscription.Delivery) { // it ends with ctx or the connection
+				for _, m := range d.Messages {
+					var t api.Transition
+					if errors.Join(json.Unmarshal(m.Data(), &t), t.Validate()) == nil {
+						take(t)
+					}
+				}
+			})
+		})
 	}
-	<-ctx.Done()
-}
-
-func (h *History) follow(ctx context.Context, stream, subject string, take func(api.Transition)) (func(), error) {
-	consumer, err := h.js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{subject}, DeliverPolicy: jetstream.DeliverNewPolicy, InactiveThreshold: unusedFor})
-	if err != nil {
-		return nil, err
-	}
-	following, err := consumer.Consume(func(m jetstream.Msg) {
-		var t api.Transition
-		if errors.Join(json.Unmarshal(m.Data(), &t), t.Validate()) == nil {
-			take(t)
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
-	return following.Stop, nil
 }

@@ -1,10 +1,12 @@
 package alerts_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
@@ -74,4 +76,48 @@ func TestHistoryHasTheLastDecisions(t *testing.T) {
 	if len(list) != 2 || list[0].Rule != "day" || list[1].Version != 1001 {
 		t.Errorf("%+v", list)
 	}
+}
+
+// Follow goes on after a stream was deleted and created again, and the new one has fewer messages than the old one had.
+func TestFollowSurvivesANewStream(t *testing.T) {
+	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
+	w := newWorld(t, nc)
+	history, err := alerts.NewHistory(nc, w.prefix)
+	testkit.Must(t, err)
+	publish := func(keys ...string) {
+		t.Helper()
+		list := make([]api.Transition, len(keys))
+		for i, key := range keys {
+			list[i] = api.Transition{Rule: "api", Key: key, State: api.StateThrottled, Level: 100, Limit: 10,
+				WindowMs: 1000, Version: 1, AtMs: 1000}
+		}
+		testkit.Must(t, w.publisher.Publish(t.Context(), list, 0))
+	}
+	before := make([]string, 500)
+	for i := range before {
+		before[i] = fmt.Sprint("before:", i)
+	}
+	publish(before...)
+	heard := make(chan string, 1000)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); history.Follow(ctx, func(t api.Transition) { heard <- t.Key }) }()
+	defer func() { cancel(); <-ended }()
+	await := func(prefix string) {
+		t.Helper()
+		for i := range 200 { // nothing says from when on Follow hears, so it is told until it does
+			publish(fmt.Sprint(prefix, i))
+			select {
+			case key := <-heard:
+				if strings.HasPrefix(key, prefix) {
+					return
+				}
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+		t.Fatalf("nothing was heard of %s", prefix)
+	}
+	await("first:")
+	testkit.Must(t, w.js.DeleteStream(t.Context(), w.throttle))
+	await("second:")
 }

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/subscription"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
@@ -137,10 +138,10 @@ func TestGuardAgainstANaiveSubscriber(t *testing.T) {
 			case 1:
 				sweepAll(g)
 			case 2: // the connection was lost: a new snapshot begins
-				g.take(delivery{begin: true})
+				g.take(subscription.Delivery{Begin: true})
 				clear(in)
 			case 3:
-				if g.take(delivery{whole: true}); true {
+				if g.take(subscription.Delivery{Whole: true}); true {
 					for k := range last {
 						if !in[k] && last[k].State == api.StateThrottled {
 							delete(last, k)

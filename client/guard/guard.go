@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/natsconn"
@@ -65,7 +64,6 @@ const (
 type Guard struct {
 	config Config
 	nc     *nats.Conn
-	js     jetstream.JetStream
 
 	table   *table
 	held    *held
@@ -84,7 +82,7 @@ type Guard struct {
 	suspect  bool              // a malformed message came since it began: it may lack decisions
 	askAt    int64             // when to ask for a new snapshot because of that, in ms; 0: no need
 	askWait  int64             // how long to wait before that, in ms; it doubles
-	askAgain chan struct{}     // to the session: ask for a new snapshot
+	askAgain chan error        // to the session: ask for a new snapshot
 	names    map[string]string // rule → the one copy of its name that is kept
 	sweepAt  int               // the next shard to sweep
 }
@@ -125,13 +123,9 @@ func New(nc *nats.Conn, c Config) (*Guard, error) {
 			return nil, fmt.Errorf("guard: %q is not a prefix or rule: it cannot be part of a NATS subject", name)
 		}
 	}
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(requestTimeout))
-	if err != nil {
-		return nil, fmt.Errorf("guard: jetstream: %w", err)
-	}
 	g := &Guard{
-		config: c, nc: nc, js: js, table: newTable(), held: newHeld(),
-		born: time.Now(), ready: make(chan struct{}), askAgain: make(chan struct{}, 1), names: map[string]string{},
+		config: c, nc: nc, table: newTable(), held: newHeld(),
+		born: time.Now(), ready: make(chan struct{}), askAgain: make(chan error, 1), names: map[string]string{},
 	}
 	if c.OnChange != nil {
 		g.changes = make(chan Change, c.ChangeQueue)

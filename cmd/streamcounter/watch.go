@@ -10,16 +10,18 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/backend"
 	"github.com/streamcounter/streamcounter/internal/natsconn"
-	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/redact"
 	"github.com/streamcounter/streamcounter/internal/settings"
+	"github.com/streamcounter/streamcounter/internal/subscription"
 )
 
 func newWatch() *cobra.Command {
@@ -43,7 +45,7 @@ only, as the decision says the same.`,
 }
 
 func runWatch(cmd *cobra.Command, c *settings.Config, rule string, asJSON bool) error {
-	ctx, prefix := cmd.Context(), c.Stream.Prefix
+	prefix := c.Stream.Prefix
 	log := c.OpenLog(cmd.ErrOrStderr())
 	closed := make(chan error, 1)
 	nc, err := backend.ConnectNATS(c.NATS, natsconn.Config{URL: c.NATS.URL, Name: "streamcounter watch", Log: log,
@@ -52,44 +54,23 @@ func runWatch(cmd *cobra.Command, c *settings.Config, rule string, asJSON bool) 
 		return backend.NATSUnreachable(c.NATS.URL, err)
 	}
 	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return err
-	}
 	w := &watcher{out: cmd.OutOrStdout(), messages: cmd.ErrOrStderr(), rule: rule, asJSON: asJSON,
-		server: redact.URL(c.NATS.URL)}
+		server: redact.URL(c.NATS.URL), missing: 2}
 	throttle, alert := alerts.StreamNames(prefix)
-	for _, s := range []struct {
-		stream, subject string
-		from            jetstream.DeliverPolicy
-		show            func(jetstream.Msg)
-	}{
-		{alert, prefix + ".alert." + rule + ".>", jetstream.DeliverNewPolicy, w.show},
-		{throttle, prefix + ".throttle." + rule + ".>", jetstream.DeliverLastPerSubjectPolicy, w.decision},
-	} {
-		consumer, err := orderedConsumer(ctx, cmd.ErrOrStderr(), js, s.stream,
-			jetstream.OrderedConsumerConfig{FilterSubjects: []string{s.subject}, DeliverPolicy: s.from})
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if s.stream == throttle && consumer.CachedInfo().NumPending == 0 {
-			w.connected()
-		}
-		consuming, err := consumer.Consume(s.show)
-		if err != nil {
-			return fmt.Errorf("reading %s: %w", s.stream, err)
-		}
-		defer consuming.Stop()
+	both, ctx := errgroup.WithContext(cmd.Context())
+	both.Go(func() error {
+		return w.read(ctx, subscription.Config{NC: nc, Stream: alert, From: jetstream.DeliverNewPolicy,
+			Subjects: []string{prefix + ".alert." + rule + ".>"}})
+	})
+	both.Go(func() error {
+		return w.read(ctx, subscription.Config{NC: nc, Stream: throttle, From: jetstream.DeliverLastPerSubjectPolicy,
+			Subjects: []string{prefix + ".throttle." + rule + ".>"}})
+	})
+	err = both.Wait()
+	if errors.Is(err, nats.ErrConnectionClosed) {
+		return fmt.Errorf("the connection to NATS is closed for good: %w", <-closed)
 	}
-	select {
-	case err := <-closed:
-		return fmt.Errorf("the connection to NATS is closed for good: %w", err)
-	case <-ctx.Done():
-		return nil
-	}
+	return err
 }
 
 // watcher prints the messages that arrive. It is safe to use from several goroutines.
@@ -99,31 +80,33 @@ type watcher struct {
 	asJSON        bool
 
 	mu        sync.Mutex
-	throttled int  // number of throttled keys, while earlier decisions are read
-	all       bool // all earlier decisions are read
+	throttled int // number of throttled keys, while earlier decisions are read
+	missing   int // number of streams whose earlier messages are not all read
 }
 
-// decision prints a throttle decision. After the last decision that was stored before the connection, it also prints
-// that it is connected.
-func (w *watcher) decision(m jetstream.Msg) {
-	w.show(m)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.all {
-		return
-	}
-	var t api.Transition
-	if json.Unmarshal(m.Data(), &t) == nil && t.State == api.StateThrottled {
-		w.throttled++
-	}
-	if meta, err := m.Metadata(); err == nil && meta.NumPending == 0 {
-		w.connected()
-	}
+// read prints the messages of a stream until ctx ends. When both streams are read up to now, it also prints that it is
+// connected.
+func (w *watcher) read(ctx context.Context, c subscription.Config) error {
+	begun, upToNow := false, false
+	c.Failed = func(err error) error { return w.failed(err, c.Stream, begun) }
+	return subscription.Run(ctx, c, func(d subscription.Delivery) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		begun = true
+		for _, m := range d.Messages {
+			w.show(m)
+		}
+		if d.Whole && !upToNow {
+			upToNow = true
+			if w.missing--; w.missing == 0 {
+				w.connected()
+			}
+		}
+	})
 }
 
 // connected tells a user who sees nothing yet that nothing has happened, or that the rule may have another name.
 func (w *watcher) connected() {
-	w.all = true
 	fmt.Fprintf(w.messages, "connected to %s: %d throttled, waiting\n", w.server, w.throttled)
 	if w.rule != "*" && w.throttled == 0 {
 		fmt.Fprintf(w.messages, "no decision of a rule %q is stored; is that its name?\n", w.rule)
@@ -131,38 +114,36 @@ func (w *watcher) connected() {
 }
 
 func (w *watcher) show(m jetstream.Msg) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.asJSON {
-		fmt.Fprintf(w.out, "%s\n", m.Data())
-		return
-	}
 	var t api.Transition
-	if err := json.Unmarshal(m.Data(), &t); err != nil {
-		fmt.Fprintf(w.out, "%s: not a transition: %v\n", m.Subject(), err)
-		return
+	err := json.Unmarshal(m.Data(), &t)
+	if err == nil && w.missing > 0 && t.State == api.StateThrottled {
+		w.throttled++
 	}
-	printTransition(w.out, t)
+	switch {
+	case w.asJSON:
+		fmt.Fprintf(w.out, "%s\n", m.Data())
+	case err != nil:
+		fmt.Fprintf(w.out, "%s: not a transition: %v\n", m.Subject(), err)
+	default:
+		printTransition(w.out, t)
+	}
 }
 
-// orderedConsumer waits for the stream: the first worker creates it.
-func orderedConsumer(ctx context.Context, messages io.Writer, js jetstream.JetStream, name string,
-	config jetstream.OrderedConsumerConfig) (jetstream.Consumer, error) {
-	for told := false; ; told = true {
-		c, err := js.OrderedConsumer(ctx, name, config)
-		if !errors.Is(err, jetstream.ErrStreamNotFound) {
-			if err != nil {
-				err = fmt.Errorf("stream %s: %w", name, err)
-			}
-			return c, err
-		}
-		if !told {
-			fmt.Fprintf(messages, "waiting for the stream %s: the first worker creates it\n", name)
-		}
-		if !pause.For(ctx, time.Second) {
-			return nil, ctx.Err()
-		}
+// failed tells the user why nothing comes. An error that will not go away ends watch at its start.
+func (w *watcher) failed(err error, stream string, begun bool) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		fmt.Fprintf(w.messages, "waiting for the stream %s: the first worker creates it\n", stream)
+	case begun || alerts.HasNoLeader(err):
+		fmt.Fprintf(w.messages, "cannot read %s, trying again: %v\n", stream, err)
+	case errors.Is(err, nats.ErrNoResponders):
+		return fmt.Errorf("%w: is JetStream enabled there (nats-server -js)?", err)
+	default:
+		return err
 	}
+	return nil
 }
 
 // printTransition prints one line. It prints nothing for an alert of 100 %, because the throttle decision says the

@@ -1,4 +1,4 @@
-package guard
+package subscription
 
 import (
 	"strings"
@@ -33,20 +33,17 @@ type numberedMsg struct {
 }
 
 func (m numberedMsg) Metadata() (*jetstream.MsgMetadata, error) {
-	return &jetstream.MsgMetadata{Sequence: jetstream.SequencePair{Consumer: m.n}}, nil
+	return &jetstream.MsgMetadata{Sequence: jetstream.SequencePair{Consumer: m.n, Stream: m.n}}, nil
 }
 
-// If a message is missing between two others, the session ends. A new session begins with a snapshot, and so misses
-// nothing.
+// If a message is missing between two others, the session ends.
 func TestAGapEndsTheSession(t *testing.T) {
-	g, _ := deaf(t, Config{})
 	taken := 0
-	send := func(d delivery) bool { taken += len(d.list); return true }
-	if n, err := g.fetch(t.Context(), numbered{numbers: []uint64{5, 6, 7}}, 5, send); n != 3 || err != nil ||
-		taken != 3 {
+	s := &subscription{take: func(d Delivery) { taken += len(d.Messages) }}
+	if n, err := s.fetch(t.Context(), numbered{numbers: []uint64{5, 6, 7}}, 5); n != 3 || err != nil || taken != 3 {
 		t.Errorf("%d of 3 without a gap, %d taken, %v", n, taken, err)
 	}
-	_, err := g.fetch(t.Context(), numbered{numbers: []uint64{8, 10}}, 8, send)
+	_, err := s.fetch(t.Context(), numbered{numbers: []uint64{8, 10}}, 8)
 	if err == nil || !strings.Contains(err.Error(), "message 10 came where 9 was expected") {
 		t.Errorf("a gap: %v", err)
 	}
