@@ -39,7 +39,7 @@ var arrows = map[string][]string{
 		"internal/pause", "internal/redisclient", "internal/reservations", "internal/tracing", "lua", "stream",
 		"windows"},
 	"internal/subscription": {},
-	"alerts":                {"api", "internal/subscription", "internal/tracing"},
+	"alerts":                {"api", "internal/pause", "internal/subscription", "internal/tracing"},
 	"alerts/sinks": {"alerts", "api", "internal/document", "internal/glob", "internal/pause", "internal/redact",
 		"internal/reload", "windows"},
 	"internal/reload":       {},
