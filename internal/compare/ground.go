@@ -23,7 +23,6 @@ const keepFor = 24 * time.Hour
 // counters live for ten minutes or more. A run may take longer, so after each turn the expiry of the keys is
 // extended. The outboxes, which a relay empties in normal operation, are emptied too, so that the memory is that of
 // the counters.
-// service a relay empties, are emptied too, so that memory is that of counts.
 type ground struct {
 	client  redis.UniversalClient
 	keys    *stream.Keys
