@@ -11,6 +11,14 @@
 -- and the hold. It covers the delays of the sweeper, the relay and NATS together.
 local GRACE_MS = 5000
 
+-- has_room returns whether a key may spend at least one unit.
+local function has_room(s)
+  for w = 1, s.plan.decides do
+    if s.used[w] >= s.plan.limit[w] then return false end
+  end
+  return denied_until(s) <= s.now
+end
+
 -- near_level marks the state of a key as near a level. judge reads these fields of the state:
 --   key       the user's key
 --   text      its record in the hash of levels (records.lua); nil: not read yet; false: there is none
@@ -18,8 +26,12 @@ local GRACE_MS = 5000
 --   falling   levels may go down, and a record may pass from one rule to another
 --   restate   the throttle decision is published again in any case
 --   refunded  levels may end earlier than the record says
-local function near_level(s, key, text)
+--   was_free  no throttle of the key holds before this call's charges, whatever the record says: a sweep may be late.
+--             It is set only if the plan has the hook throttled
+-- `before` is the state before the charges; nil: s is.
+local function near_level(s, key, text, before)
   s.near, s.key, s.text, s.crossed, s.falling, s.restate, s.refunded = true, key, text, nil, nil, nil, nil
+  s.was_free = s.plan.throttled and has_room(before or s)
 end
 
 -- prove_types reads the keys that this file writes, so that a wrong type fails before the
@@ -116,6 +128,12 @@ local function ends_at(s, rule, w, pct, threshold)
   return till
 end
 
+-- throttle_begins returns whether a throttle begins, as a window of the rule is at 100 percent. The record may have
+-- the throttle before still, because no sweep has seen its end (was_free). new: the record does not have the level.
+local function throttle_begins(s, rule, rec, crossed, new)
+  return s.plan.throttled and not rule.shadow and not crossed.throttled and (s.was_free or new and not rec.throttle)
+end
+
 -- raise_window adds the levels that a window has reached, and that its record does not have yet, to w and to crossed.
 -- w is the window's part of the record. Afterwards it has used, reached (the highest level that its use reaches) and
 -- the threshold of that level.
@@ -125,17 +143,21 @@ local function raise_window(s, rule, rec, w, crossed)
     while w.raised[place] and w.raised[place].pct < step.pct do place = place + 1 end
     if w.used < step.threshold then break end
     w.reached, w.threshold = step.pct, step.threshold
-    if not w.raised[place] or w.raised[place].pct > step.pct then
+    local new = not w.raised[place] or w.raised[place].pct > step.pct
+    local begins = step.pct == 100 and throttle_begins(s, rule, rec, crossed, new)
+    if new or begins then
       local since = s.crossed and s.crossed(s, w.index, step.threshold) or s.now
-      table.insert(w.raised, place, {pct = step.pct, since = since})
-      if step.pct == 100 and not rule.shadow and not rec.throttle and not crossed.throttled and s.plan.throttled then
+      if new then table.insert(w.raised, place, {pct = step.pct, since = since}) end
+      if begins then
         crossed.throttled = true
         s.plan.throttled(s, since)
       end
       local till = ends_at(s, rule, w.index, step.pct, step.threshold)
       if place == #w.raised then w.till, w.moved = till, since end
-      crossed[#crossed + 1] = {pct = step.pct, since = since, till = till, used = w.used, window = w.window,
-                               order = #crossed}
+      if new then
+        crossed[#crossed + 1] = {pct = step.pct, since = since, till = till, used = w.used, window = w.window,
+                                 order = #crossed}
+      end
     end
   end
 end
@@ -250,7 +272,7 @@ local function judge_rule(s, rule, before, field, text)
 
   local list, crossed = raise(s, rule, rec, before)
   for _, r in ipairs(crossed) do emit(x, 'raised', r.pct, r.window, r.used, r.since, r.till) end
-  local changed = rec.corrupt or #crossed > 0 or s.refunded and #list > 0
+  local changed = rec.corrupt or #crossed > 0 or crossed.throttled or s.refunded and #list > 0
   if s.refunded then shorten(s, rule, list) end
   if s.falling then
     for _, w in ipairs(list) do lower(s, rule, w, same_algorithm) end

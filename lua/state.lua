@@ -31,7 +31,7 @@ local hooks = {}
 local function new_state()
   local s = {used = {0}, before = {0}, meters = {}, plan = false, k = 0, place = 0, now = 0, below = 0, more = 0,
              charged = 0, near = false, reserved = false, key = nil, text = nil, crossed = nil, falling = nil,
-             restate = nil, refunded = nil}
+             restate = nil, refunded = nil, was_free = nil}
   if used_states <= KEPT then states[used_states] = s end
   return s
 end

@@ -36,6 +36,30 @@ func TestAPenaltyThatBeginsInARun(t *testing.T) {
 	})
 }
 
+// A key that is filled again before a sweep has seen the end of its throttle gets the next step.
+func TestAPenaltyWithoutASweep(t *testing.T) {
+	rule := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 5, Per: time.Second},
+		{Limit: 1000, Per: time.Hour}}, Hold: time.Minute, Penalty: []time.Duration{ms(2000), ms(4000), ms(8000)},
+		Forget: time.Minute}
+	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
+		x := tale{t, s}
+		for i, last := range []int64{2000, 4000, 8000, 8000} {
+			if i%2 == 0 {
+				x.check("k", 5)
+			} else {
+				s.fold(t, nil, counters.Event{Key: "k", Ms: s.clock.ms, Count: 5})
+			}
+			s.fold(t, nil, counters.Event{Key: "k", Ms: s.clock.ms, Count: 1}) // the same throttle goes on
+			v := x.check("k", 1)
+			if v.Allowed || v.Items[0].RetryAfter != ms(last) || v.Items[0].Penalty == nil ||
+				v.Items[0].Penalty.Step != min(i+1, 3) {
+				t.Fatalf("round %d: %+v, want a wait of %d ms", i, v.Items[0], last)
+			}
+			s.clock.ms += last
+		}
+	})
+}
+
 // punished is a model of a key with a penalty, in a few lines.
 type punished struct {
 	Oracle
@@ -52,10 +76,12 @@ func (p *punished) admits(at, cost int64) bool {
 	return at >= p.ends && p.Used("k", at, punishedPer)+cost <= punishedLimit
 }
 
-// charge counts units at once. A throttle that begins gets the next step, or the first.
+// charge counts units at once. A throttle that begins gets the next step, or the first. If the key had room before, the
+// throttle before has ended, whether or not a sweep has seen that.
 func (p *punished) charge(now, units int64) {
+	free := now >= p.ends && p.Used("k", now, punishedPer) < punishedLimit
 	p.Add("k", now, units)
-	if p.until > 0 || p.Used("k", now, punishedPer) < punishedLimit {
+	if !free && p.until > 0 || p.Used("k", now, punishedPer) < punishedLimit {
 		return
 	}
 	if now >= p.ends+p.forget {
@@ -103,7 +129,7 @@ func (p *punished) says(t interface{ Fatalf(string, ...any) }, now int64, got *a
 	}
 }
 
-// TestPenaltiesEqualTheModel: checks, events, resets and the passing of time in any order.
+// TestPenaltiesEqualTheModel: checks, events, resets, sweeps and the passing of time in any order.
 func TestPenaltiesEqualTheModel(t *testing.T) {
 	rule := &windows.Rule{Name: "api", Match: "*", Penalty: []time.Duration{ms(1200), ms(2500), ms(9000)},
 		Forget: ms(4000), Windows: []windows.Window{{Limit: punishedLimit, Per: ms(punishedPer)}}}
@@ -147,6 +173,12 @@ func TestPenaltiesEqualTheModel(t *testing.T) {
 					testkit.Must(t, err)
 					*p = punished{steps: p.steps, forget: p.forget}
 				}
+				peeked, err := s.Peek(t.Context(), s.rules.Match("k"), "k")
+				testkit.Must(t, err)
+				p.says(rt, s.clock.ms, peeked.Penalty, peeked.Windows)
+				if rapid.IntRange(0, 2).Draw(rt, "sweep") > 0 {
+					continue
+				}
 				s.sweep(rt)
 				if p.until > 0 {
 					p.sweep(s.clock.ms)
@@ -159,9 +191,6 @@ func TestPenaltiesEqualTheModel(t *testing.T) {
 				if len(throttled) == 1 {
 					p.says(rt, s.clock.ms, throttled[0].Penalty, nil)
 				}
-				peeked, err := s.Peek(t.Context(), s.rules.Match("k"), "k")
-				testkit.Must(t, err)
-				p.says(rt, s.clock.ms, peeked.Penalty, peeked.Windows)
 			}
 		})
 	})

@@ -127,7 +127,7 @@ local function write_key(key, charge_units, granted, now, leased)
     mark(old, granted > 0)
   end
   local s = look_at(open_key(old.plan, old.k, key.place, now))
-  near_level(s, key.key)
+  near_level(s, key.key, nil, old)
   key.s, s.refunded = s, earlier
   for w = 1, s.plan.n do
     freed = freed or s.used[w] < old.used[w]

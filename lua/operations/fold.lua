@@ -92,7 +92,6 @@ end
 -- find_level reads what the windows of a key hold. The events of this call may bring the key near a level.
 local function find_level(s, i, planned, proven)
   if not reaches_level(look_at(s), planned) then return end
-  s.used, s.before = s.before, s.used
   if not proven[s.place] then
     prove_types(s.place)
     proven[s.place] = true
@@ -100,6 +99,7 @@ local function find_level(s, i, planned, proven)
   local key, text = user_key(KEYS[s.k]), nil
   if s.plan.decides > 0 then text = call('HGET', KEYS[s.place], key) end
   near_level(s, key, text)
+  s.used, s.before = s.before, s.used
   s.crossed, s.first_group, s.last_group = crossed, first_group[i], last_group[i]
 end
 
