@@ -30,6 +30,7 @@ local MIN_EXPIRY_MS
 -- fold.lua also returns one after its writes: see acked.)
 local refusal
 local corrupt_counters -- how many meters were found corrupt
+local clock_ms         -- the time, once clock was called
 local used_states      -- how many states of keys are in use (state.lua)
 -- trace is the W3C trace context, nil if the call is not traced: traceparent, a space and tracestate, which
 -- may be empty. It is written with the transitions (levels.lua).
@@ -74,10 +75,14 @@ end
 -- clock returns the time in ms. An operation calls it only once, because on Redis 7.0 TIME
 -- changes while a script runs. In tests, ARGV[1] is the time.
 local function clock()
-  if ARGV[1] ~= '' then return number(1, 0) end
-  local t = call('TIME')
-  local us = t[2] + 0
-  return t[1] * 1000 + (us - us % 1000) / 1000
+  if ARGV[1] ~= '' then
+    clock_ms = number(1, 0)
+  else
+    local t = call('TIME')
+    local us = t[2] + 0
+    clock_ms = t[1] * 1000 + (us - us % 1000) / 1000
+  end
+  return clock_ms
 end
 
 -- A meter's key may hold data that the library has not written: another type, text

@@ -123,8 +123,11 @@ local function charge(s, ms, id, count)
 end
 
 -- expiry returns the expiry of a meter's key that is written now, in ms, as text: at least
--- `ms`, and longer by `rest` if reservations hold units of it.
-local function expiry(m, ms) return format('%d', max(MIN_EXPIRY_MS, ms) + (m.marked and m.rest or 0)) end
+-- `ms`, and longer by `rest` if reservations hold units of it. If the clock stepped back, `ms` counts from the newest
+-- event, because the clock may be set right again.
+local function expiry(m, ms)
+  return format('%d', max(MIN_EXPIRY_MS, ms) + max(0, m.last - clock_ms) + (m.marked and m.rest or 0))
+end
 
 -- keep extends the expiry of the meters of a key that is not written now to their longest windows. The process that
 -- wrote them last may have had shorter windows.

@@ -64,6 +64,23 @@ func TestEveryCounterExpires(t *testing.T) {
 	})
 }
 
+// A counter that is written while the clock is behind the key's newest event expires that much later. Otherwise it
+// would be gone before its window when the clock is right again.
+func TestACounterOutlivesAClockThatStepsBack(t *testing.T) {
+	eachRedis(t, nil, func(t *testing.T, s *store) {
+		for _, a := range []string{windows.SlidingBuckets, "sliding-counter", "fixed-window"} {
+			x := one(t, s, a, 1000, time.Hour)
+			x.check("k", 1)
+			s.clock.ms -= 40 * 60_000
+			x.check("k", 1)
+			if ttl := s.redis.PTTL(t.Context(), x.counter("k")).Val(); ttl < 99*time.Minute {
+				t.Errorf("%s expires in %v", a, ttl)
+			}
+			s.clock.ms += 40 * 60_000
+		}
+	})
+}
+
 // If a rule changes its algorithm while its keys are in use, each key begins with nothing, and a throttled key is
 // released at once. An old counter is not read, it expires, and a reset removes it.
 func TestChangeOfAlgorithm(t *testing.T) {
