@@ -97,7 +97,7 @@ func (f *folder) examine(ctx context.Context, p int, err error) error {
 func (f *folder) acknowledgeUncounted(ctx context.Context, p int, unmatched []string, letters []deadLetter) error {
 	if len(unmatched) > 0 {
 		err := f.retry(ctx, "acknowledging unmatched events", p, func() error {
-			n, err := f.redis.XAck(ctx, f.keys.Events(p), eventlog.Group, unmatched...).Result()
+			n, err := f.dead.acknowledge(ctx, p, unmatched)
 			f.metrics.unmatched.Add(float64(n))
 			return err
 		})

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"strings"
 
 	"github.com/streamcounter/streamcounter/internal/entry"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
@@ -47,7 +46,7 @@ type deadLetters struct {
 // ofEvents acknowledges events of partition p and keeps each that was still pending,
 // in one script. Sending it again is safe.
 func (d *deadLetters) ofEvents(ctx context.Context, p int, letters []deadLetter) error {
-	return d.move(ctx, lua.AcknowledgeEvents(d.keys.Events(p), eventlog.Group), p, letters)
+	return d.move(ctx, d.acknowledging(p), p, letters)
 }
 
 // ofOutbox removes entries of p's outbox and keeps each that was still there, in one script. Sending it again is
@@ -86,30 +85,36 @@ func (d *deadLetters) move(ctx context.Context, from lua.DeadLetterSource, p int
 	return nil
 }
 
-// ofTrimmed records events of p that were read but trimmed before they were counted: one letter for all of them.
-func (d *deadLetters) ofTrimmed(ctx context.Context, p int, ids []string) {
-	d.metrics.trimmed.Add(float64(len(ids)))
-	d.log.Error("events were trimmed before they were counted: the workers were away for longer than the retention",
-		"stream", d.keys.Events(p), "events", len(ids), "first", ids[0])
-	reason := fmt.Sprintf("%d events were trimmed after they were read, before they were counted", len(ids))
-	letter := lua.DeadLetter{ID: ids[0], Reason: reason, Body: strings.Join(ids, " ")}
-	gone := lua.DeadLetterSource{Stream: d.keys.Events(p)}
-	if _, err := d.lua.DeadLetters(ctx, gone, d.keys.Dead(p), deadLettersKept,
-		[]lua.DeadLetter{letter}); err != nil {
-		d.log.Error("recording the lost events failed", "stream", d.keys.Dead(p), "error", err)
-	}
+func (d *deadLetters) acknowledging(p int) lua.DeadLetterSource {
+	return lua.AcknowledgeEvents(d.keys.Events(p), eventlog.Group, d.keys.Levels(p))
 }
 
-// ofGaps finds events of these partitions of one server that were trimmed before they were read, and records them:
+// acknowledge acknowledges events of partition p that are not counted, and of which no letter is kept. It returns how
+// many were still pending.
+func (d *deadLetters) acknowledge(ctx context.Context, p int, ids []string) (n int, err error) {
+	list := make([]lua.DeadLetter, len(ids))
+	for i, id := range ids {
+		list[i].ID = id
+	}
+	pending, err := d.lua.DeadLetters(ctx, d.acknowledging(p), d.keys.Dead(p), 0, list)
+	for _, was := range pending {
+		if was {
+			n++
+		}
+	}
+	return n, err
+}
+
+// ofGaps finds events of these partitions of one server that were trimmed before they were counted, and records them:
 // one letter per partition, written by the script that finds the gap. If Redis refuses the call, each partition gets
 // a separate call.
 func (d *deadLetters) ofGaps(ctx context.Context, parts ...int) error {
 	if len(parts) == 0 {
 		return nil
 	}
-	names := make([]lua.EventsAndDead, len(parts))
+	names := make([]lua.GapPartition, len(parts))
 	for i, p := range parts {
-		names[i] = lua.EventsAndDead{Events: d.keys.Events(p), Dead: d.keys.Dead(p)}
+		names[i] = lua.GapPartition{Events: d.keys.Events(p), Dead: d.keys.Dead(p), Levels: d.keys.Levels(p)}
 	}
 	missing, err := d.lua.Gap(ctx, names, eventlog.Group, deadLettersKept)
 	if redisclient.IsRefusal(err) && len(parts) > 1 {
@@ -124,8 +129,8 @@ func (d *deadLetters) ofGaps(ctx context.Context, parts ...int) error {
 			continue
 		}
 		d.metrics.trimmed.Add(float64(n))
-		d.log.Error("events were trimmed before they were read: the workers were away for longer than the retention",
-			"stream", names[i].Events, "events", n)
+		d.log.Error("events were trimmed before they were counted: the workers were away for longer than the retention, "+
+			"or a producer trims too early", "stream", names[i].Events, "events", n)
 	}
 	return err
 }

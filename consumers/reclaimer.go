@@ -81,12 +81,9 @@ func (r *reclaimer) reclaimAll(ctx, work context.Context, reader *eventlog.Reade
 func (r *reclaimer) reclaim(ctx, work context.Context, reader *eventlog.Reader, p int) error {
 	cursor := "0-0"
 	for ctx.Err() == nil {
-		batch, next, trimmed, err := reader.Claim(work, p, r.config.MinIdle, cursor, r.config.MaxBatch)
+		batch, next, err := reader.Claim(work, p, r.config.MinIdle, cursor, r.config.MaxBatch)
 		if err != nil {
 			return err
-		}
-		if len(trimmed) > 0 {
-			r.dead.ofTrimmed(work, p, trimmed)
 		}
 		r.metrics.claims.Add(float64(len(batch.Messages)))
 		if err := errors.Join(r.fold(work, batch)...); err != nil {

@@ -26,8 +26,7 @@ end
 --   falling   levels may go down, and a record may pass from one rule to another
 --   restate   the throttle decision is published again in any case
 --   refunded  levels may end earlier than the record says
---   was_free  no throttle of the key holds before this call's charges, whatever the record says: a sweep may be late.
---             It is set only if the plan has the hook throttled
+--   was_free  no throttle holds before this call's charges (a sweep may be late), and the plan has the hook throttled
 -- `before` is the state before the charges; nil: s is.
 local function near_level(s, key, text, before)
   s.near, s.key, s.text, s.crossed, s.falling, s.restate, s.refunded = true, key, text, nil, nil, nil, nil
@@ -78,10 +77,7 @@ local function emit(x, state, level, w, used, since, till, renewal)
     entry[#entry + 1], entry[#entry + 2] = 'traceparent', parent
     if tracestate ~= '' then entry[#entry + 1], entry[#entry + 2] = 'tracestate', tracestate end
   end
-  if refused(pcall(unpack(entry))) then
-    recreate(outbox)
-    call(unpack(entry))
-  end
+  append(outbox, entry)
   x.written = x.written + 1
 end
 

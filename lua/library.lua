@@ -115,5 +115,20 @@ local function recreate(stream)
   end
 end
 
+-- append adds an entry to a stream, whatever its IDs are. The caller has proven the type of the stream.
+local function append(stream, entry)
+  if refused(pcall(unpack(entry))) then
+    recreate(stream)
+    call(unpack(entry))
+  end
+end
+
+-- pairs_of makes a table of a reply of names and values.
+local function pairs_of(reply)
+  local t = {}
+  for i = 1, #reply, 2 do t[reply[i]] = reply[i + 1] end
+  return t
+end
+
 -- user_key returns the user's key from the name of a key in Redis, prefix:{partition}:form:key.
 local function user_key(name) return match(name, '^[^{]*{%d+}:[^:]*:(.*)$') end

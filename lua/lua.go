@@ -9,7 +9,6 @@
 package lua
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -166,37 +165,35 @@ func (s *Server) Refund(ctx context.Context, p CheckPartition, now Now, units in
 // and its content.
 type DeadLetter struct{ ID, Reason, Body string }
 
-// DeadLetterSource says where entries are taken from, and how. With only a Stream,
-// the entries have left that stream already.
-type DeadLetterSource struct{ Stream, how, group string }
+// DeadLetterSource says where entries are taken from, and how.
+type DeadLetterSource struct{ stream, group, levels string }
 
-// AcknowledgeEvents acknowledges events that are pending in a consumer group.
-func AcknowledgeEvents(events, group string) DeadLetterSource {
-	return DeadLetterSource{events, "ack", group}
+// AcknowledgeEvents acknowledges events that are pending in a consumer group. levels counts them.
+func AcknowledgeEvents(events, group, levels string) DeadLetterSource {
+	return DeadLetterSource{events, group, levels}
 }
 
 // DeleteEntries deletes entries of a stream.
-func DeleteEntries(stream string) DeadLetterSource { return DeadLetterSource{stream, "delete", ""} }
+func DeleteEntries(stream string) DeadLetterSource { return DeadLetterSource{stream, "", stream} }
 
 // DeadLetters runs deadletter.lua: it takes entries out of their stream, and adds each
-// entry that was still there to the dead stream, which keeps about `keep` letters. It
-// returns for each letter whether it was written. It is safe to send again; but if the
-// source has only a Stream, each letter is then written again.
+// entry that was still there to the dead stream, which keeps about `keep` letters; 0: none is
+// added. It returns for each letter whether its entry was still there. It is safe to send again.
 func (s *Server) DeadLetters(ctx context.Context, from DeadLetterSource, dead string, keep int64, letters []DeadLetter,
 ) ([]bool, error) {
-	args := append(make([]any, 0, 3+3*len(letters)), cmp.Or(from.how, "none"), from.group, keep)
+	args := append(make([]any, 0, 2+3*len(letters)), from.group, keep)
 	for _, l := range letters {
 		args = append(args, l.ID, l.Reason, l.Body)
 	}
-	n, err := s.integers(ctx, "deadletter", nil, []string{from.Stream, dead}, args, len(letters))
+	n, err := s.integers(ctx, "deadletter", nil, []string{from.stream, dead, from.levels}, args, len(letters))
 	if err != nil {
 		return nil, err
 	}
-	written := make([]bool, len(letters))
-	for i := range written {
-		written[i] = n[i] == 1
+	there := make([]bool, len(letters))
+	for i := range there {
+		there[i] = n[i] == 1
 	}
-	return written, nil
+	return there, nil
 }
 
 // Retire runs retire.lua: it removes the named consumer ("" for none) and the consumers that have been
@@ -210,15 +207,15 @@ func (s *Server) Retire(ctx context.Context, events []string, group, consumer st
 	return n[0], nil
 }
 
-// EventsAndDead names the events of a partition and their dead letters.
-type EventsAndDead struct{ Events, Dead string }
+// GapPartition names the events of a partition, their dead letters, and the levels, which count events.
+type GapPartition struct{ Events, Dead, Levels string }
 
 // Gap runs gap.lua for partitions of one server, on a Cluster for one partition. It returns how many events of each
-// were found to be trimmed unread since the last call, -1 if the server does not have the numbers.
-func (s *Server) Gap(ctx context.Context, partitions []EventsAndDead, group string, keep int64) ([]int64, error) {
-	keys := make([]string, 0, 2*len(partitions))
+// were found to be trimmed uncounted since the last call, -1 if the server does not have the numbers.
+func (s *Server) Gap(ctx context.Context, partitions []GapPartition, group string, keep int64) ([]int64, error) {
+	keys := make([]string, 0, 3*len(partitions))
 	for _, p := range partitions {
-		keys = append(keys, p.Events, p.Dead)
+		keys = append(keys, p.Events, p.Dead, p.Levels)
 	}
 	return s.integers(ctx, "gap", nil, keys, []any{group, keep}, len(partitions))
 }

@@ -181,13 +181,16 @@ func TestChangeOfWindows(t *testing.T) {
 func TestTwoWindowsKeepEveryDigit(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
 		ctx := context.Background()
-		x := one(t, s, "sliding-counter", windows.MaxLimit, 31*24*time.Hour)
-		const window = 31 * 86_400_000
+		x := one(t, s, "sliding-counter", windows.MaxLimit, 366*24*time.Hour)
+		const window = 366 * 86_400_000
 		random := rand.New(rand.NewPCG(1, 2))
 		begin := s.clock.ms/window*window + window
-		for range 300 {
+		for i := range 300 {
 			previous, current := 1<<52-1-random.Int64N(1<<30), random.Int64N(1000)
 			s.clock.ms = begin + random.Int64N(window)
+			if i == 0 { // a product of 2^53 and more, and a share that is just above a whole number
+				previous, s.clock.ms = 625_956_778_273, begin+window-27_109_428_674
+			}
 			text := fmt.Sprintf("%d %d,%d,%d", begin, window, current, previous)
 			testkit.Must(t, s.redis.Set(ctx, x.counter("k"), text, 0).Err())
 			want := TwoWindows([]Happened{{Ms: begin - 1, Count: previous},

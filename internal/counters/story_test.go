@@ -169,7 +169,7 @@ func (y *story) read(worker string) (all []eventlog.Batch) {
 func (y *story) claim(worker string) (all []eventlog.Batch) {
 	for p := range y.keys.Partitions {
 		r := eventlog.NewReader(y.reader, y.keys, worker, []int{p})
-		b, _, _, err := r.Claim(context.Background(), p, 0, "0-0", 10_000)
+		b, _, err := r.Claim(context.Background(), p, 0, "0-0", 10_000)
 		testkit.Must(y.t, err)
 		all = append(all, b)
 	}

@@ -119,23 +119,22 @@ func (r *Reader) MayPend(ctx context.Context, parts []int) []int {
 
 // Claim takes over up to count events of partition p that have been pending with a
 // consumer for minIdle or longer, from cursor on ("0-0" to begin). It returns the
-// cursor to continue with ("0-0": all were seen), and in trimmed the events that
-// were trimmed before they were folded: their bodies are lost.
+// cursor to continue with ("0-0": all were seen). Events that were trimmed are no longer pending.
 func (r *Reader) Claim(ctx context.Context, p int, minIdle time.Duration, cursor string,
-	count int) (b Batch, next string, trimmed []string, err error) {
+	count int) (b Batch, next string, err error) {
 	b.Partition = p
-	got, next, trimmed, err := r.redis.XAutoClaimWithDeleted(ctx, &redis.XAutoClaimArgs{
+	got, next, err := r.redis.XAutoClaim(ctx, &redis.XAutoClaimArgs{
 		Stream: r.keys.Events(p), Group: Group, Consumer: r.consumer, MinIdle: minIdle, Start: cursor,
 		Count: int64(count),
 	}).Result()
 	if isGroupGone(err) {
-		return b, "0-0", nil, r.CreateGroups(ctx)
+		return b, "0-0", r.CreateGroups(ctx)
 	}
 	if err != nil {
-		return b, "0-0", nil, fmt.Errorf("claiming from %s: %w", r.keys.Events(p), err)
+		return b, "0-0", fmt.Errorf("claiming from %s: %w", r.keys.Events(p), err)
 	}
 	b.Messages = messages(got)
-	return b, next, trimmed, nil
+	return b, next, nil
 }
 
 // isGroupGone reports whether the group must be created again after this error. If

@@ -153,19 +153,19 @@ func TestClaim(t *testing.T) {
 		}
 		read(t, dead, noBlock)
 
-		b, next, trimmed, err := heir.Claim(ctx, 1, time.Hour, "0-0", 10)
+		b, next, err := heir.Claim(ctx, 1, time.Hour, "0-0", 10)
 		testkit.Must(t, err)
-		if len(b.Messages) != 0 || next != "0-0" || len(trimmed) != 0 {
-			t.Errorf("claimed %v before its time (cursor %s, trimmed %v)", words(t, b), next, trimmed)
+		if len(b.Messages) != 0 || next != "0-0" {
+			t.Errorf("claimed %v before its time (cursor %s)", words(t, b), next)
 		}
 
-		b, next, _, err = heir.Claim(ctx, 1, 0, "0-0", 2)
+		b, next, err = heir.Claim(ctx, 1, 0, "0-0", 2)
 		testkit.Must(t, err)
 		expect(t, "first claim", words(t, b), "1:a", "1:b")
 		if next == "0-0" {
 			t.Fatal("the cursor says that all were seen after 2 of 3")
 		}
-		b, next, _, err = heir.Claim(ctx, 1, 0, next, 2)
+		b, next, err = heir.Claim(ctx, 1, 0, next, 2)
 		testkit.Must(t, err)
 		expect(t, "second claim", words(t, b), "1:c")
 		if next != "0-0" {
@@ -175,30 +175,10 @@ func TestClaim(t *testing.T) {
 			End: "+", Count: 10, Consumer: "w2"}).Val(); len(held) != 3 {
 			t.Errorf("the heir holds %v, want all three", held)
 		}
-		b, _, _, err = heir.Claim(ctx, 0, 0, "0-0", 10)
+		b, _, err = heir.Claim(ctx, 0, 0, "0-0", 10)
 		testkit.Must(t, err)
 		expect(t, "claim of another partition", words(t, b))
 	})
-}
-
-// Events that were trimmed while they were pending are returned separately, once.
-func TestClaimTellsWhatWasTrimmed(t *testing.T) {
-	// the embedded Redis does not return them
-	ctx, c, k := t.Context(), streamtest.Connect(t, streamtest.Redis(t)), newKeys(t, 1)
-	dead, heir := newReader(t, c, k, "w1"), newReader(t, c, k, "w2")
-	ids := []string{xadd(t, c, k, 0, "a"), xadd(t, c, k, 0, "b")}
-	read(t, dead, noBlock)
-	testkit.Must(t, c.XTrimMaxLen(ctx, k.Events(0), 0).Err())
-	b, next, trimmed, err := heir.Claim(ctx, 0, 0, "0-0", 10)
-	testkit.Must(t, err)
-	expect(t, "claimed", words(t, b))
-	expect(t, "trimmed", trimmed, ids...)
-	if next != "0-0" {
-		t.Errorf("cursor %s, want 0-0", next)
-	}
-	_, _, trimmed, err = heir.Claim(ctx, 0, 0, "0-0", 10)
-	testkit.Must(t, err)
-	expect(t, "trimmed, asked again", trimmed)
 }
 
 func TestClaimAfterTheStreamIsGone(t *testing.T) {
@@ -206,9 +186,9 @@ func TestClaimAfterTheStreamIsGone(t *testing.T) {
 		k := newKeys(t, 1)
 		r := newReader(t, c, k, "w1")
 		testkit.Must(t, c.Del(t.Context(), k.Events(0)).Err())
-		b, next, trimmed, err := r.Claim(t.Context(), 0, 0, "0-0", 10)
-		if err != nil || len(b.Messages) != 0 || next != "0-0" || len(trimmed) != 0 {
-			t.Errorf("claimed %v, cursor %s, trimmed %v, error %v; want nothing", b.Messages, next, trimmed, err)
+		b, next, err := r.Claim(t.Context(), 0, 0, "0-0", 10)
+		if err != nil || len(b.Messages) != 0 || next != "0-0" {
+			t.Errorf("claimed %v, cursor %s, error %v; want nothing", b.Messages, next, err)
 		}
 		xadd(t, c, k, 0, "a")
 		expect(t, "read", read(t, r, noBlock), "0:a")
@@ -222,7 +202,7 @@ func TestReaderErrors(t *testing.T) {
 		testkit.Must(t, c.Set(ctx, k.Events(0), "no stream", 0).Err())
 		r := eventlog.NewReader(c, k, "w1", k.All())
 		_, readErr := r.Read(ctx, 1, noBlock)
-		_, _, _, claimErr := r.Claim(ctx, 0, 0, "0-0", 1)
+		_, _, claimErr := r.Claim(ctx, 0, 0, "0-0", 1)
 		for what, err := range map[string]error{"create": r.CreateGroups(ctx), "read": readErr, "claim": claimErr} {
 			if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
 				t.Errorf("%s on a key that is no stream: error %v, want one with WRONGTYPE", what, err)

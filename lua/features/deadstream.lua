@@ -3,13 +3,7 @@
 -- include: library
 
 -- dead_letter adds a letter: the ID of the entry that it is about, the reason, and
--- the entry's body. About `keep` letters are kept. The caller has proven the type of
--- the stream. A stream that has the greatest possible ID is rewritten.
+-- the entry's body. About `keep` letters are kept. The caller has proven the type of the stream.
 local function dead_letter(stream, keep, id, reason, body)
-  local entry = {'XADD', stream, 'MAXLEN', '~', int(keep), '*', 'event', id, 'reason', reason, 'body', body}
-  if refused(pcall(unpack(entry))) then
-    recreate(stream)
-    call(unpack(entry))
-  end
+  append(stream, {'XADD', stream, 'MAXLEN', '~', int(keep), '*', 'event', id, 'reason', reason, 'body', body})
 end
-

@@ -1,8 +1,7 @@
 -- freed.lua: marks a partition whose keys got units back before their time.
 --
--- Processes answer denied checks from memory (check/denials.go), because a window frees units
--- only with time. An operation that gives units back earlier changes the mark of the partition
--- in the same step. The processes compare the mark, and forget their denials if it has changed.
+-- Processes answer denied checks from memory (check/denials.go), because a window frees units only with time. An
+-- operation that gives units back earlier changes the partition's mark. Then the processes forget their denials.
 --
 -- The mark is a number in one field of the levels hash, and changes each time. (No key
 -- begins with a line feed, and the fields of versions have two digits after theirs.)

@@ -38,12 +38,8 @@ local function write_override(overrides, audit, keep, now, target, before, after
     call('HSET', overrides, target, after)
   end
   call('HSET', overrides, VERSION, next_version)
-  local entry = {'XADD', audit, 'MAXLEN', '~', int(keep), '*', 'at', int(now), 'target', target, 'before', before,
-    'after', after, 'by', by, 'reason', reason, 'from', version, 'version', next_version}
-  if refused(pcall(unpack(entry))) then
-    recreate(audit)
-    call(unpack(entry))
-  end
+  append(audit, {'XADD', audit, 'MAXLEN', '~', int(keep), '*', 'at', int(now), 'target', target, 'before', before,
+    'after', after, 'by', by, 'reason', reason, 'from', version, 'version', next_version})
 end
 
 -- decide_block updates the decision of an operator's block of a key, and returns how many transitions

@@ -19,7 +19,7 @@ local function divide(a, b)
   return q, r
 end
 
--- share returns ceil(units * left / ms), exact for units < 2^53 and left <= ms < 2^32.
+-- share returns ceil(units * left / ms), exact for units < 2^53 and left <= ms <= 366 days (< 2^34.9).
 -- If the product does not fit, it is divided in parts.
 local function share(units, left, ms)
   if units * left < 9007199254740992 then
@@ -27,10 +27,10 @@ local function share(units, left, ms)
     return r > 0 and q + 1 or q
   end
   local whole, rest = divide(units, ms)
-  local high, low = floor(left / 65536), left % 65536
+  local high, low = floor(left / 131072), left % 131072
   local q1, r1 = divide(rest * high, ms)
-  local q2, r2 = divide(r1 * 65536 + rest * low, ms)
-  return whole * left + q1 * 65536 + q2 + (r2 > 0 and 1 or 0)
+  local q2, r2 = divide(r1 * 131072 + rest * low, ms)
+  return whole * left + q1 * 131072 + q2 + (r2 > 0 and 1 or 0)
 end
 
 function sliding_counter.add(m, ms, _, count) add_aligned(m, ms, count, 2) end

@@ -23,7 +23,7 @@
 --
 -- If the events key of a partition is no stream, the call counts the other partitions, and then returns an error.
 --
--- include: library, plan, state, reserved, records, levels
+-- include: library, plan, state, reserved, records, levels, counted
 
 -- The offsets of a partition's names in KEYS, from its place, which is the place of levels (records.lua).
 local EVENTS, IDS, PARTITION_SIZE = -1, 3, 5
@@ -183,13 +183,14 @@ end
 
 -- write acknowledges all groups, and counts the events that were still pending.
 local function write(many)
-  local folded, late, already_counted, duplicates = 0, 0, 0, 0
+  local folded, late, already_counted, duplicates, acked = 0, 0, 0, 0, {}
   for i = 1, many do
     local s = keys[i]
+    local place = s.place
     for g = first_group[i], last_group[i] do
       local n, pending, new = acknowledge(s, g)
       already_counted, duplicates = already_counted + n - pending, duplicates + pending - new
-      group_put[g] = false
+      acked[place], group_put[g] = (acked[place] or 0) + pending, false
       if new > 0 then
         local ms, count, plan = group_ms[g], ARGV[group_head[g]], s.plan
         if new > 1 then count = int(new * count) end
@@ -204,6 +205,7 @@ local function write(many)
       end
     end
   end
+  for place, n in pairs(acked) do count_acked(KEYS[place + LEVELS], n) end
   return folded, late, already_counted, duplicates
 end
 

@@ -1,49 +1,41 @@
--- gap.lua: finds events that were trimmed before the group read them.
+-- gap.lua: finds events that were trimmed before they were counted.
 --
--- KEYS   events, dead of each partition
+-- KEYS   events, dead, levels of each partition
 -- ARGV   1 consumer group  2 how many dead letters to keep, about
 -- Reply  per partition how many events were found missing since the last call; -1 if
 --        the server does not have the numbers (before 7.0, miniredis)
 --
--- entries-added - length entries have left the stream, and the group has read entries-read entries. If more have
--- left than were read, the difference was never read. The group's counter is then moved past them, so that each is
--- found only once, by the worker that calls first. A server that was restarted can have lost count. If the stream
--- still has an event that the group has passed, no event before it was trimmed unread.
+-- Each event that was ever added (entries-added) was acknowledged, is pending, is unread, or is missing. The number of
+-- missing events is written down, so each is found only once, by the worker that calls first. If it is below zero, the
+-- stream or its group was made again since.
 --
--- include: library, deadstream
+-- include: library, deadstream, counted
 
-local function pairs_of(flat)
-  local t = {}
-  for i = 1, #flat, 2 do t[flat[i]] = flat[i + 1] end
-  return t
+local MOST_UNREAD = 1000 -- more unread events are not counted: a later call finds what is missing
+
+-- unread_after returns how many events follow the one that the group has read last; nil if there are too many.
+local function unread_after(events, s, last)
+  if last == s['last-generated-id'] then return 0 end
+  if #call('XRANGE', events, '-', last, 'COUNT', '1') == 0 then return s.length end
+  local unread = #call('XRANGE', events, '(' .. last, '+', 'COUNT', int(MOST_UNREAD + 1))
+  return unread <= MOST_UNREAD and unread or nil
 end
 
--- is_after compares two IDs.
-local function is_after(a, b)
-  local ms, seq = match(a, '^(%d+)%-(%d+)$')
-  local other_ms, other_seq = match(b, '^(%d+)%-(%d+)$')
-  if tonumber(ms) ~= tonumber(other_ms) then return tonumber(ms) > tonumber(other_ms) end
-  return tonumber(seq) > tonumber(other_seq)
-end
-
--- missing_from returns how many events were trimmed unread, the ID that the group has read last, and how
--- many entries have left the stream.
-local function missing_from(events)
+-- missing_from returns how many events were found missing, the ID that the group has read last, and how many events
+-- are missing in all; nil if that has not changed.
+local function missing_from(events, levels)
+  local acked, known = tonumber(call('HGET', levels, ACKED) or 0), tonumber(call('HGET', levels, MISSING) or nil)
   if call('EXISTS', events) == 0 then return 0 end
   local s = pairs_of(call('XINFO', 'STREAM', events))
-  local added, length = s['entries-added'], s['length']
-  if not added then return -1 end
-  for _, flat in ipairs(call('XINFO', 'GROUPS', events)) do
-    local g = pairs_of(flat)
+  if not s['entries-added'] then return -1 end
+  for _, fields in ipairs(call('XINFO', 'GROUPS', events)) do
+    local g = pairs_of(fields)
     if g.name == ARGV[1] then
-      local read, last, first = g['entries-read'], g['last-delivered-id'], s['first-entry']
-      if not read then
-        if last ~= '0-0' then return 0 end -- the server has lost count, for instance after XGROUP SETID
-        read = 0
-      end
-      local missing = added - length - read
-      if missing <= 0 or first and not is_after(first[1], last) then return 0 end
-      return missing, last, added - length
+      local last = g['last-delivered-id']
+      local unread = unread_after(events, s, last)
+      local missing = unread and s['entries-added'] - unread - g.pending - (acked or 0)
+      if not missing or missing == known then return 0 end
+      return max(0, missing - (known or last == '0-0' and 0 or missing)), last, missing
     end
   end
   return 0
@@ -51,17 +43,17 @@ end
 
 function operations.gap()
   -- Validate, and read. XLEN proves the type of the dead stream.
-  local keep, missing, last, left = number(2, 1), {}, {}, {}
-  for i = 1, #KEYS / 2 do
-    missing[i], last[i], left[i] = missing_from(KEYS[2 * i - 1])
-    if missing[i] > 0 then call('XLEN', KEYS[2 * i]) end
+  local keep, found, last, missing = number(2, 1), {}, {}, {}
+  for i = 1, #KEYS / 3 do
+    found[i], last[i], missing[i] = missing_from(KEYS[3 * i - 2], KEYS[3 * i])
+    if found[i] > 0 then call('XLEN', KEYS[3 * i - 1]) end
   end
   -- Write.
-  for i, n in ipairs(missing) do
+  for i, n in ipairs(found) do
+    if missing[i] then call('HSET', KEYS[3 * i], MISSING, int(missing[i])) end
     if n > 0 then
-      call('XGROUP', 'SETID', KEYS[2 * i - 1], ARGV[1], last[i], 'ENTRIESREAD', int(left[i]))
-      dead_letter(KEYS[2 * i], keep, last[i], int(n) .. ' events were trimmed before they were read', '')
+      dead_letter(KEYS[3 * i - 1], keep, last[i], int(n) .. ' events were trimmed before they were counted', '')
     end
   end
-  return missing
+  return found
 end

@@ -28,8 +28,7 @@ function operations.lock()
   -- Write.
   for i, key in ipairs(KEYS) do
     if free[i] and ms > 0 then
-      -- If it is out of memory, Redis refuses a script only at its first write, and it
-      -- never refuses this one. The relay must go on then, because it empties the outbox.
+      -- Redis accepts this first write even if it is out of memory: the relay must go on to empty the outbox.
       call('PEXPIRE', key, int(ms))
       call('SET', key, ARGV[1], 'PX', int(ms))
     elseif there[i] then

@@ -14,8 +14,7 @@ local function retire_from(events, consumer, idle_ms)
   local consumers = pcall('XINFO', 'CONSUMERS', events, ARGV[1])
   if consumers.err then return 0 end -- no such group, so no consumers
   for _, fields in ipairs(consumers) do
-    local c = {}
-    for i = 1, #fields, 2 do c[fields[i]] = fields[i + 1] end
+    local c = pairs_of(fields)
     local idle = idle_ms > 0 and c.name ~= consumer and c.idle > idle_ms
     if c.pending == 0 and (c.name == consumer or idle) then
       call('XGROUP', 'DELCONSUMER', events, ARGV[1], c.name)

@@ -64,8 +64,7 @@ function operations.sweep()
   local items = read_items(now)
   if refusal then return refusal end
 
-  -- Write. If it is out of memory, Redis refuses a call only at its first write, and it never
-  -- refuses this one, which removes nothing. Levels must end in that case too.
+  -- Write. If it is out of memory, Redis refuses a call only at its first write, and it never refuses this one.
   call('HDEL', KEYS[PLACE + LEVELS], '')
   local transitions, corrupt_records = 0, 0
   for _, item in ipairs(items) do -- the types are proven, so reading cannot fail here
