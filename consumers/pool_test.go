@@ -121,7 +121,7 @@ func TestADeadWorkersEventsAreClaimed(t *testing.T) {
 // An event that makes the script fail, for any reason, is isolated and becomes the only dead letter: the other events
 // of its batch are counted, and those of the other partitions of its call.
 func TestARefusedEventIsBuriedAlone(t *testing.T) {
-	bothWays(t, func(t *testing.T, url string) {
+	each(t, func(t *testing.T, url string) {
 		w := newWorld(t, url)
 		for i := range 20 {
 			w.append(api.Event{Key: fmt.Sprintf("user:%d", i), Count: 1})
