@@ -136,9 +136,7 @@ func aClockThatIsAhead(t *testing.T, c *streamtest.RedisCluster) {
 		}
 	})
 	for p := range s.keys.Partitions {
-		if err := client.ZAdd(ctx, s.keys.Due(p), redis.Z{Score: float64(p + 1), Member: "user:1"}).Err(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, client.ZAdd(ctx, s.keys.Due(p), redis.Z{Score: float64(p + 1), Member: "user:1"}).Err())
 	}
 	due, err := s.store.NextDue(ctx, s.keys.All())
 	if err != nil || len(due) != s.keys.Partitions {

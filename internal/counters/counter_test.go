@@ -10,6 +10,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -168,9 +169,7 @@ func (l *timeline) run() {
 			l.fold(key)
 		case "peek":
 			st, err := l.s.Peek(context.Background(), l.plan, key)
-			if err != nil {
-				l.Fatal(err)
-			}
+			testkit.Must(l, err)
 			l.compare(key, st)
 		case "reset":
 			if _, err := l.s.Reset(context.Background(), l.plan, key); err != nil {
@@ -184,9 +183,7 @@ func (l *timeline) run() {
 func (l *timeline) check(key string, cost int64) {
 	now := l.oracle.Clock(key, l.s.clock.ms)
 	v, err := l.s.Check(context.Background(), []counters.Request{{Plan: l.plan, Key: key, Cost: cost}})
-	if err != nil {
-		l.Fatal(err)
-	}
+	testkit.Must(l, err)
 	want, retry := l.oracle.Admits(key, now, cost, l.limits), v.Items[0].RetryAfter.Milliseconds()
 	if v.Allowed != want || want && retry != 0 {
 		l.Fatalf("check of %d at %d: allowed %v, retry after %d ms; recount says %v", cost, now, v.Allowed, retry, want)
@@ -206,9 +203,7 @@ func (l *timeline) both(cost int64) {
 	a, b := l.keys[0], l.keys[1]
 	v, err := l.s.Check(context.Background(), []counters.Request{{Plan: l.plan, Key: a, Cost: cost},
 		{Plan: l.plan, Key: b, Cost: 1}})
-	if err != nil {
-		l.Fatal(err)
-	}
+	testkit.Must(l, err)
 	nowA, nowB := l.oracle.Clock(a, l.s.clock.ms), l.oracle.Clock(b, l.s.clock.ms)
 	want := l.oracle.Admits(a, nowA, cost, l.limits) && l.oracle.Admits(b, nowB, 1, l.limits)
 	if v.Allowed != want || !v.Atomic {

@@ -132,9 +132,7 @@ func newMixedTimeline(t *rapid.T, s *store, prefix string) *timeline {
 		yaml += "      - " + text + "\n"
 	}
 	rules, err := windows.Parse("rules.yml", []byte(yaml))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	s.rules = rules
 	l.rule, l.plan = s.rules.List()[0], planOf(s.rules)
 	l.span = l.rule.Longest().Milliseconds()

@@ -26,9 +26,7 @@ func (l *timeline) refund(key string) {
 	n := rapid.Int64Range(1, 2*l.rule.Smallest()).Draw(l.T, "units")
 	now := l.oracle.Clock(key, l.s.clock.ms)
 	given, st, err := l.s.serve.Refund(context.Background(), l.plan, key, n)
-	if err != nil {
-		l.Fatal(err)
-	}
+	testkit.Must(l, err)
 	if want := l.oracle.GiveBack(key, now, l.span, n); given != want {
 		l.Fatalf("%d of %d units given back, recount says %d", given, n, want)
 	}

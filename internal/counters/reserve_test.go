@@ -84,9 +84,7 @@ func (l *ledger) compareAll(what string) {
 	l.Helper()
 	for _, key := range l.keys {
 		st, err := l.s.Peek(context.Background(), l.plan, key)
-		if err != nil {
-			l.Fatal(err)
-		}
+		testkit.Must(l, err)
 		l.compareHeld(what, key, st)
 	}
 }
@@ -142,9 +140,7 @@ func (l *ledger) reserve(keys []string) {
 	h.id = l.s.held.ID(fmt.Sprint("r", reserved), requests)
 	for range rapid.IntRange(1, 2).Draw(l.T, "times") { // sent again, it does the same
 		got, err := l.s.held.Reserve(context.Background(), h.id, ms(h.expires-l.s.clock.ms), "f", requests)
-		if err != nil {
-			l.Fatal(err)
-		}
+		testkit.Must(l, err)
 		if got.Allowed != want || want && got.ExpiresMs != h.expires {
 			l.Fatalf("reserving %v of %v: %+v, recount says %t", h.units, keys, got, want)
 		}
@@ -171,9 +167,7 @@ func (l *ledger) settle(op lua.SettleOp) {
 	charge := func(string, int64) int64 { return cost }
 	for range rapid.IntRange(1, 2).Draw(l.T, "times") {
 		got, err := l.s.held.Settle(context.Background(), l.s.rules, h.id, l.s.keys.All(), op, ms(ttl), charge, "c")
-		if err != nil {
-			l.Fatal(err)
-		}
+		testkit.Must(l, err)
 		if got.State != lua.Settled && got.State != lua.DoneBefore {
 			l.Fatalf("%s of %s: %+v", op, h.id, got)
 		}
@@ -217,9 +211,7 @@ func (l *ledger) run() {
 			}
 			cost := rapid.Int64Range(1, l.rule.Smallest()).Draw(l.T, "cost")
 			v, err := l.s.Check(context.Background(), []counters.Request{{Plan: l.plan, Key: key, Cost: cost}})
-			if err != nil {
-				l.Fatal(err)
-			}
+			testkit.Must(l, err)
 			if want := l.admits(key, cost); v.Allowed != want {
 				l.Fatalf("check of %d: allowed %t, recount says %t", cost, v.Allowed, want)
 			}
@@ -441,9 +433,7 @@ func TestChecksBesideAnInFlightShadow(t *testing.T) {
 			t.Errorf("transitions of the reservation: %q", raised)
 		}
 		_, err = s.held.Settle(t.Context(), s.rules, id, s.keys.All(), lua.Cancel, 0, nil, "-")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		x.after(2 * time.Second)
 		if ended := s.transitions(t); len(ended) != 4 {
 			t.Errorf("transitions after it was cancelled: %q", ended)
@@ -455,9 +445,7 @@ func TestChecksBesideAnInFlightShadow(t *testing.T) {
 func (l *ledger) refundHeld(key string) {
 	n := rapid.Int64Range(1, 2*l.rule.Smallest()).Draw(l.T, "units")
 	given, _, err := l.s.serve.Refund(context.Background(), l.plan, key, n)
-	if err != nil {
-		l.Fatal(err)
-	}
+	testkit.Must(l, err)
 	want := l.oracle.GiveBack(key, l.s.clock.ms, l.span, n)
 	if given != want {
 		l.Fatalf("%d given back, recount says %d", given, want)
