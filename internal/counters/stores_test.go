@@ -277,4 +277,12 @@ func rulesOf(t failer, list ...*windows.Rule) *windows.Rules {
 	return r
 }
 
+// parsed returns the rules of a file.
+func parsed(t failer, yaml string) *windows.Rules {
+	t.Helper()
+	rules, err := windows.Parse("rules.yml", []byte(yaml))
+	testkit.Must(t, err)
+	return rules
+}
+
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
