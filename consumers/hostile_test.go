@@ -5,14 +5,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // keyIn returns a key of the rule api in partition p.
@@ -68,26 +63,6 @@ func TestAKeyOfAnotherTypeLeavesOnePartitionOut(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Redis refuses the fold of one partition. The events of the other partitions of that read are folded at once, and
-// not only when another worker claims them.
-func TestARefusedPartitionKeepsNoneOfItsRead(t *testing.T) {
-	bothWays(t, func(t *testing.T, url string) {
-		w := newWorld(t, url)
-		w.redis.Set(context.Background(), w.keys.Levels(2), "not ours", 0)
-		for p := range 4 {
-			w.append(api.Event{Key: w.keyIn(p, "k"), Count: 10})
-		}
-		w.start(&recorder{}, func(c *consumers.Config) { c.MinIdle, c.QuarantineFor = time.Minute, time.Minute })
-		for _, p := range []int{0, 1, 3} {
-			w.eventuallyUsed(w.keyIn(p, "k"), 10)
-		}
-		w.eventually("the partition is quarantined, its event pending", func() (bool, string) {
-			return w.sample("partition_quarantined") == 1 && w.pending() == 1,
-				fmt.Sprint(w.sample("partition_quarantined"), w.pending())
-		})
-	})
 }
 
 // A string replaces a partition's dead stream. Events that cannot be counted stay pending until they can become dead
@@ -180,30 +155,5 @@ func TestGarbageInAnOutboxIsPutAside(t *testing.T) {
 				t.Errorf("a letter of %d bytes for: %s", len(l.Values["body"].(string)), reason)
 			}
 		}
-	})
-}
-
-// More corrupt records are due than one step of a sweep takes, and none of them ever stops being due: the levels of
-// other keys end anyway.
-func TestGarbageAmongTheLevelsHoldsNobodyUp(t *testing.T) {
-	each(t, func(t *testing.T, url string) {
-		ctx := context.Background()
-		w, r := newWorldOf(t, url, 1, &windows.Rule{Name: "api", Match: "user:*",
-			Windows: []windows.Window{{Limit: 2, Per: 1500 * time.Millisecond}}, Hold: time.Millisecond}), &recorder{}
-		const records = 250
-		for i := range records {
-			key := fmt.Sprintf("user:garbage-%d", i)
-			w.redis.HSet(ctx, w.keys.Levels(0), key, "api|1500,2,"+strings.Repeat("9", 40)+",1,100@1")
-			w.redis.ZAdd(ctx, w.keys.Due(0), redis.Z{Score: -1e300, Member: key})
-		}
-		w.start(r, nil)
-		w.append(api.Event{Key: "user:1", Count: 2})
-		w.told(r, "user:1", "raised 100, throttled 100, released 100, cleared 100")
-		w.eventually("the garbage is forgotten", func() (bool, string) {
-			// user:1 leaves a record with its version.
-			n := w.redis.HLen(ctx, w.keys.Levels(0)).Val() - 1 + w.redis.ZCard(ctx, w.keys.Due(0)).Val()
-			return n == 0 && w.sample("levels_corrupt_total") == records,
-				fmt.Sprint(n, w.sample("levels_corrupt_total"))
-		})
 	})
 }

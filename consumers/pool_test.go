@@ -343,34 +343,6 @@ func TestWorkGoesOnWithoutMemory(t *testing.T) {
 	w.told(r, "user:1", "raised 100, throttled 100, released 100, cleared 100")
 }
 
-// A worker that stops with events that it could not count leaves them to others: it stays in the group, because
-// leaving it would drop these events.
-func TestAWorkerThatHoldsEventsStaysInTheGroup(t *testing.T) {
-	each(t, func(t *testing.T, url string) {
-		w, r, ctx := newWorld(t, url), &recorder{}, context.Background()
-		p := w.keys.Partition("user:1")
-		pending := func() int64 {
-			n, err := w.redis.XPending(ctx, w.keys.Events(p), eventlog.Group).Result()
-			if err != nil {
-				return -1
-			}
-			return n.Count
-		}
-		stop := w.start(r, nil)
-		w.eventually("the group is there", func() (bool, string) { return pending() == 0, fmt.Sprint(pending()) })
-		w.redis.Set(ctx, w.keys.Levels(p), "of another type", 0)
-		w.append(api.Event{Key: "user:1", Count: 5})
-		w.eventually("a worker holds the event", func() (bool, string) { return pending() == 1, fmt.Sprint(pending()) })
-		stop()
-		if n := pending(); n != 1 {
-			t.Fatalf("%d events are pending after the stop, expected 1", n)
-		}
-		w.redis.Del(ctx, w.keys.Levels(p))
-		w.start(r, func(c *consumers.Config) { c.MinIdle = 10 * time.Millisecond })
-		w.told(r, "user:1", "raised 50")
-	})
-}
-
 // All parts of a worker meet an outage: its beginning and its end are logged once.
 func TestAWorkerLogsAnOutageOnce(t *testing.T) {
 	own := streamtest.OwnRedis(t)

@@ -68,15 +68,6 @@ func (o *mixedOracle) Reset(key string) {
 	}
 }
 
-func (o *mixedOracle) Admits(key string, now, cost int64, windows []OracleWindow) bool {
-	for _, w := range windows {
-		if o.Used(key, now, w.Ms)+cost > w.Limit {
-			return false
-		}
-	}
-	return true
-}
-
 var (
 	drawnUnits = map[string][]string{"day": {""}, "week": {"", "sunday", "wed"},
 		"month": {"", "15", "29", "30", "31"}, "year": {"", "04-06", "02-29"}}
