@@ -5,21 +5,29 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// operated returns a world with a pool that follows overrides, and the overrides that another process sets.
-func operated(t *testing.T, url string) (w *world, other *overrides.All, r *recorder) {
+// operated returns a world with a pool that follows overrides, and the overrides that another process sets. The
+// overrides in `before` exist when the pool starts.
+func operated(t *testing.T, url string, before ...api.Override) (w *world, other *overrides.All, r *recorder) {
 	t.Helper()
 	w, r = newWorld(t, url), &recorder{}
 	w.counter.Now = nil
 	other = counters.New(w.redis, w.keys).NewOverrides(nil)
 	testkit.Must(t, other.Load(t.Context()))
+	for _, o := range before {
+		_, err := other.Set(t.Context(), w.rules.ValidateOverride, o, 0)
+		testkit.Must(t, err)
+	}
 	mine := w.counter.NewOverrides(nil)
 	testkit.Must(t, mine.Load(t.Context()))
 	w.start(r, func(c *consumers.Config) { c.Rules = windows.Under(mine, c.Rules) })
@@ -64,6 +72,39 @@ func TestABlockedPatternIsPublished(t *testing.T) {
 			t.Errorf("user:b, which the pattern does not fit: %s", got)
 		}
 	})
+}
+
+// However an event of a key that a pattern blocks is folded, its decision is published. The block is older than the
+// pool, so nothing else examines the key.
+func TestEventsOfABlockedPatternArePublished(t *testing.T) {
+	bothWays(t, func(t *testing.T, url string) {
+		w, _, r := operated(t, url, api.Override{Pattern: "user:a*", Block: true})
+		w.append(api.Event{Key: "user:a1", Count: 1}) // alone in its read
+		w.eventuallyPublished(r, "user:a1", "override", api.StateThrottled)
+		w.append(api.Event{Key: "user:a2", Count: 1}, api.Event{Key: "user:a3", Count: 1},
+			api.Event{Key: "user:b", Count: 1}) // of several partitions
+		w.eventuallyPublished(r, "user:a2", "override", api.StateThrottled)
+		w.eventuallyPublished(r, "user:a3", "override", api.StateThrottled)
+		w.readAndDie("user:a4")
+		w.eventuallyPublished(r, "user:a4", "override", api.StateThrottled)
+		w.eventuallyUsed("user:b", 1)
+		if got := r.of("user:b"); got != "" {
+			t.Errorf("user:b, which the pattern does not fit: %s", got)
+		}
+	})
+}
+
+// readAndDie appends an event that another worker reads and never folds.
+func (w *world) readAndDie(key string) {
+	w.t.Helper()
+	ctx, events := w.t.Context(), w.keys.Events(w.keys.Partition(key))
+	_, err := w.redis.TxPipelined(ctx, func(tx redis.Pipeliner) error {
+		tx.XAdd(ctx, &redis.XAddArgs{Stream: events, Values: []any{"key", key}})
+		tx.XReadGroup(ctx, &redis.XReadGroupArgs{Group: eventlog.Group, Consumer: "dead",
+			Streams: []string{events, ">"}, Block: -1})
+		return nil
+	})
+	testkit.Must(w.t, err)
 }
 
 // Overrides that another process sets reach decisions: a lower limit throttles a key that was below its own limit,
