@@ -154,31 +154,6 @@ func TestARefusedEventIsBuriedAlone(t *testing.T) {
 	})
 }
 
-// Redis loses its scripts, the event streams, and all of its memory: work goes on.
-func TestWorkGoesOnAfterRedisForgets(t *testing.T) {
-	own := streamtest.OwnRedis(t)
-	ctx := context.Background()
-	w := newWorld(t, own.URL())
-	w.start(&recorder{}, nil)
-	w.append(api.Event{Key: "user:1", Count: 1})
-	w.eventuallyUsed("user:1", 1)
-	testkit.Must(t, w.redis.ScriptFlush(ctx).Err())
-	w.append(api.Event{Key: "user:1", Count: 1})
-	w.eventuallyUsed("user:1", 2)
-	for p := range w.keys.Partitions { // as when they expire: the group is deleted too
-		testkit.Must(t, w.redis.Del(ctx, w.keys.Events(p)).Err())
-	}
-	w.append(api.Event{Key: "user:1", Count: 1})
-	w.eventuallyUsed("user:1", 3)
-	own.Kill()
-	own.Start() // with an empty memory
-	w.eventually("an event is appended", func() (bool, string) {
-		out := w.log.Append(ctx, []api.Event{{Key: "user:1", Count: 5}})
-		return out.Err == nil, fmt.Sprint(out.Err)
-	})
-	w.eventuallyUsed("user:1", 5)
-}
-
 // Events that were trimmed before any worker read them are lost. The next workers detect, count and record them, once.
 func TestTrimmedUnreadEventsAreSeen(t *testing.T) {
 	w := newWorld(t, shared(t)) // the embedded one does not keep these numbers
