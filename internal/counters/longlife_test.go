@@ -165,6 +165,54 @@ func TestSteadyKeysDoNotGrow(t *testing.T) {
 	}
 }
 
+// The longest windows are exact to the unit and to the millisecond: a month and MaxWindow, in checks over 379 days.
+// (TestCounterEqualsRecount has windows up to 31 days.)
+func TestLongestWindows(t *testing.T) {
+	const day, step = 86_400_000, 26 * 3_600_000
+	limits := []OracleWindow{{Ms: 30 * day, Limit: 30_000},
+		{Ms: windows.MaxWindow.Milliseconds(), Limit: 300_000}}
+	eachAlgorithm(t, func(t *testing.T, s *store, algorithm string) {
+		rule := &windows.Rule{Name: "r", Match: "*", Algorithm: algorithm}
+		for _, w := range limits {
+			rule.Windows = append(rule.Windows, windows.Window{Limit: w.Limit, Per: ms(w.Ms)})
+		}
+		if algorithm == windows.SlidingBuckets {
+			rule.Buckets = testBuckets
+		}
+		s.rules = rulesOf(t, rule)
+		l := timeline{s: s, rule: s.rules.List()[0], plan: planOf(s.rules), limits: limits,
+			oracle: &Oracle{Formula: formulaOf(algorithm)}}
+		denied := 0
+		for i := range int64(350) {
+			s.clock.ms += step + i%7
+			cost := int64(1400)
+			now := s.clock.ms
+			v, err := s.Check(context.Background(), []counters.Request{{Plan: l.plan, Key: "k", Cost: cost}})
+			testkit.Must(t, err)
+			want, retry := room(l.oracle, "k", now, cost, limits), v.Items[0].RetryAfter.Milliseconds()
+			if v.Allowed != want {
+				t.Fatalf("check %d: allowed %v, recount says %v", i, v.Allowed, want)
+			}
+			if want {
+				l.oracle.Add("k", now, cost)
+			} else {
+				denied++
+				if room(l.oracle, "k", now+retry-1, cost, limits) || !room(l.oracle, "k", now+retry, cost, limits) {
+					t.Fatalf("check %d: retry after %d ms is not when it is admitted", i, retry)
+				}
+			}
+			for w, lim := range limits {
+				if got, want := v.Items[0].Windows[w].Used, l.oracle.Used("k", now, lim.Ms); got != want {
+					t.Fatalf("check %d: used %d of %d ms, recount says %d", i, got, lim.Ms, want)
+				}
+			}
+		}
+		if denied < 25 {
+			t.Fatalf("only %d were denied: the limits were never near", denied)
+		}
+	})
+}
+
 // However many entries are too old, one write removes at most some 10,000, and a log
 // whose entries are all too old is removed at once, in the background.
 func TestLogsAreTrimmedInSteps(t *testing.T) {
