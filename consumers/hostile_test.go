@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
@@ -63,6 +65,26 @@ func TestAKeyOfAnotherTypeLeavesOnePartitionOut(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Redis refuses the fold of one partition. The events of the other partitions of that read are folded at once, and
+// not only when another worker claims them.
+func TestARefusedPartitionKeepsNoneOfItsRead(t *testing.T) {
+	bothWays(t, func(t *testing.T, url string) {
+		w := newWorld(t, url)
+		w.redis.Set(context.Background(), w.keys.Levels(2), "not ours", 0)
+		for p := range 4 {
+			w.append(api.Event{Key: w.keyIn(p, "k"), Count: 10})
+		}
+		w.start(&recorder{}, func(c *consumers.Config) { c.MinIdle, c.QuarantineFor = time.Minute, time.Minute })
+		for _, p := range []int{0, 1, 3} {
+			w.eventuallyUsed(w.keyIn(p, "k"), 10)
+		}
+		w.eventually("the partition is quarantined, its event pending", func() (bool, string) {
+			return w.sample("partition_quarantined") == 1 && w.pending() == 1,
+				fmt.Sprint(w.sample("partition_quarantined"), w.pending())
+		})
+	})
 }
 
 // A string replaces a partition's dead stream. Events that cannot be counted stay pending until they can become dead

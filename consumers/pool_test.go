@@ -154,6 +154,31 @@ func TestARefusedEventIsBuriedAlone(t *testing.T) {
 	})
 }
 
+// Redis loses its scripts, the event streams, and all of its memory: work goes on.
+func TestWorkGoesOnAfterRedisForgets(t *testing.T) {
+	own := streamtest.OwnRedis(t)
+	ctx := context.Background()
+	w := newWorld(t, own.URL())
+	w.start(&recorder{}, nil)
+	w.append(api.Event{Key: "user:1", Count: 1})
+	w.eventuallyUsed("user:1", 1)
+	testkit.Must(t, w.redis.ScriptFlush(ctx).Err())
+	w.append(api.Event{Key: "user:1", Count: 1})
+	w.eventuallyUsed("user:1", 2)
+	for p := range w.keys.Partitions { // as when they expire: the group is deleted too
+		testkit.Must(t, w.redis.Del(ctx, w.keys.Events(p)).Err())
+	}
+	w.append(api.Event{Key: "user:1", Count: 1})
+	w.eventuallyUsed("user:1", 3)
+	own.Kill()
+	own.Start() // with an empty memory
+	w.eventually("an event is appended", func() (bool, string) {
+		out := w.log.Append(ctx, []api.Event{{Key: "user:1", Count: 5}})
+		return out.Err == nil, fmt.Sprint(out.Err)
+	})
+	w.eventuallyUsed("user:1", 5)
+}
+
 // Events that were trimmed before any worker read them are lost. The next workers detect, count and record them, once.
 func TestTrimmedUnreadEventsAreSeen(t *testing.T) {
 	w := newWorld(t, shared(t)) // the embedded one does not keep these numbers
@@ -316,6 +341,36 @@ func TestWorkGoesOnWithoutMemory(t *testing.T) {
 	testkit.Must(t, w.redis.ConfigSet(ctx, "maxmemory", "1").Err())
 	w.start(r, nil)
 	w.told(r, "user:1", "raised 100, throttled 100, released 100, cleared 100")
+}
+
+// The rules change while more keys have a level than one step takes: each of them is examined again.
+func TestRecheckLooksAtEveryKey(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		w, r := newWorld(t, url), &recorder{}
+		var events []api.Event
+		const keys = 450
+		for i := range keys {
+			events = append(events, api.Event{Key: fmt.Sprintf("user:%d{x}", i), Count: 10})
+		}
+		w.append(events...)
+		pool, _ := w.run(r, nil)
+		standing := func() (n int64) {
+			for p := range w.keys.Partitions {
+				n += w.redis.ZCard(context.Background(), w.keys.Due(p)).Val()
+			}
+			return n
+		}
+		w.eventually("all keys are throttled", func() (bool, string) {
+			return standing() == keys,
+				fmt.Sprint(standing())
+		})
+		higher, err := windows.NewRules([]*windows.Rule{{Name: "api", Match: "user:*",
+			Windows: []windows.Window{{Limit: 1000, Per: time.Hour}}}})
+		testkit.Must(t, err)
+		w.setRules(higher)
+		pool.Recheck()
+		w.eventually("none is any more", func() (bool, string) { return standing() == 0, fmt.Sprint(standing()) })
+	})
 }
 
 // All parts of a worker meet an outage: its beginning and its end are logged once.
