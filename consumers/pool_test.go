@@ -223,8 +223,8 @@ func TestTrimmedPendingEventsAreSeen(t *testing.T) {
 	})
 }
 
-// While the publisher fails, transitions wait, and later they are published in order. The same transition can be written
-// again, under another stream ID, after a failover: it is still the same message, and JetStream drops the copy.
+// While the publisher fails, transitions wait, and later they are published in order. After a failover the same
+// transition can be written again, under another stream ID: it is still the same message, and JetStream drops the copy.
 func TestTransitionsWaitInTheOutbox(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		ctx := context.Background()
