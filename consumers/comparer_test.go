@@ -4,17 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/consumers"
-	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -26,15 +23,7 @@ func TestOverwrittenDecisionsAreRestated(t *testing.T) {
 		hour := []windows.Window{{Limit: 10, Per: time.Hour}}
 		w := newWorld(t, url, &windows.Rule{Name: "api", Match: "user:*", Windows: hour},
 			&windows.Rule{Name: "watched", Match: "user:*", Windows: hour, Shadow: true})
-		nc, err := nats.Connect(streamtest.NATS(t))
-		testkit.Must(t, err)
-		t.Cleanup(nc.Close)
-		publisher, err := alerts.NewPublisher(nc, alerts.PublisherConfig{Prefix: w.keys.Prefix,
-			Log: slog.New(slog.DiscardHandler)})
-		testkit.Must(t, err)
-		testkit.Must(t, publisher.Ensure(t.Context()))
-		js, err := jetstream.New(nc)
-		testkit.Must(t, err)
+		publisher, js := w.publisher(t)
 		throttle, _ := alerts.StreamNames(w.keys.Prefix)
 		stream, err := js.Stream(t.Context(), throttle)
 		testkit.Must(t, err)
@@ -62,6 +51,7 @@ func TestOverwrittenDecisionsAreRestated(t *testing.T) {
 
 		before := stands("api", "user:released")
 		answer := []byte(`{"type":"io.nats.jetstream.api.v1.account_info_response"}`)
+		nc := js.Conn()
 		testkit.Must(t, nc.Publish(subject("api", "user:overwritten"), answer))
 		testkit.Must(t, nc.Publish(subject("watched", "user:shadow"), []byte("x")))
 		forged := before
@@ -79,10 +69,7 @@ func TestOverwrittenDecisionsAreRestated(t *testing.T) {
 			})
 		}
 		// The metric is increased when Redis has answered, which may be after NATS has the message.
-		w.eventually("4 decisions are counted as restated", func() (bool, string) {
-			n := w.sample("decisions_restated_total")
-			return n == 4, fmt.Sprintf("%v are", n)
-		})
+		w.shows("decisions_restated_total", 4)
 		if now := stands("api", "user:well"); now.Version != well.Version {
 			t.Errorf("a decision that stood was published again: %+v", now)
 		}

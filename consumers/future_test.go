@@ -27,10 +27,7 @@ func TestAnIDOfTheFutureIsTold(t *testing.T) {
 		return n > 1e9 && strings.Contains(log.String(), "ID of the future"), fmt.Sprint(n)
 	})
 	w.redis.Del(ctx, w.keys.Events(2))
-	w.eventually("it is over", func() (bool, string) {
-		n := w.sample("newest_event_ahead_seconds")
-		return n == 0, fmt.Sprint(n)
-	})
+	w.shows("newest_event_ahead_seconds", 0)
 	if n := strings.Count(log.String(), "ID of the future"); n != 1 {
 		t.Errorf("the log says it %d times", n)
 	}

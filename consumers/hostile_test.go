@@ -7,12 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // keyIn returns a key of the rule api in partition p.
@@ -44,9 +41,7 @@ func TestAKeyOfAnotherTypeLeavesOnePartitionOut(t *testing.T) {
 				if what != "events" { // otherwise nothing can be appended
 					w.append(api.Event{Key: bad, Count: 10, ID: "a"})
 				}
-				w.eventually("the partition is quarantined", func() (bool, string) {
-					return w.sample("partition_quarantined") == 1, fmt.Sprint(w.sample("partition_quarantined"))
-				})
+				w.shows("partition_quarantined", 1)
 				for _, p := range []int{0, 1, 3} {
 					good := w.keyIn(p, "good")
 					w.append(api.Event{Key: good, Count: 10})
@@ -100,8 +95,7 @@ func TestNoDeadStream(t *testing.T) {
 		w.start(&recorder{}, nil)
 		good := w.keyIn(2, "good")
 		w.redis.Set(context.Background(), w.keys.Dead(2), "not ours", 0)
-		w.redis.XAdd(context.Background(), &redis.XAddArgs{Stream: w.keys.Events(2),
-			Values: []any{"key", good, "count", "x"}})
+		w.xadd(w.keys.Events(2), "key", good, "count", "x")
 		for n := range int64(3) {
 			w.append(api.Event{Key: good, Count: 1})
 			w.eventuallyUsed(good, n+1)
@@ -164,20 +158,18 @@ func TestGarbageInAnOutboxIsPutAside(t *testing.T) {
 		w, r := newWorldOf(t, url, 1), &recorder{}
 		garbage := garbageEntries()
 		for _, fields := range garbage {
-			if err := w.redis.XAdd(ctx, &redis.XAddArgs{Stream: w.keys.Outbox(0), Values: fields}).Err(); err != nil {
-				t.Fatal(err)
-			}
+			w.xadd(w.keys.Outbox(0), fields...)
 		}
 		w.append(api.Event{Key: "user:1", Count: 10})
 		w.start(r, nil)
-		w.eventually("ours is published", func() (bool, string) { return r.of("user:1") == toTheTop, r.of("user:1") })
+		w.told(r, "user:1", toTheTop)
 		w.eventually("the outbox is empty and its dead letters are counted", func() (bool, string) {
 			n, letters := w.redis.XLen(ctx, w.keys.Outbox(0)).Val(), w.letters("outbox")
 			return n == 0 && letters == float64(len(garbage)), fmt.Sprint(n, letters)
 		})
-		letters, err := w.redis.XRange(ctx, w.keys.Dead(0), "-", "+").Result()
-		if err != nil || len(letters) != len(garbage) {
-			t.Fatalf("%d letters, expected %d: %v", len(letters), len(garbage), err)
+		letters := w.dead(0)
+		if len(letters) != len(garbage) {
+			t.Fatalf("%d letters, expected %d", len(letters), len(garbage))
 		}
 		for _, l := range letters {
 			if reason := l.Values["reason"].(string); !strings.HasPrefix(reason, "outbox: bad transition: ") ||
@@ -185,33 +177,5 @@ func TestGarbageInAnOutboxIsPutAside(t *testing.T) {
 				t.Errorf("a letter of %d bytes for: %s", len(l.Values["body"].(string)), reason)
 			}
 		}
-	})
-}
-
-// More corrupt records are due than one step of a sweep takes, and none of them ever stops being due: the levels of
-// other keys end anyway.
-func TestGarbageAmongTheLevelsHoldsNobodyUp(t *testing.T) {
-	each(t, func(t *testing.T, url string) {
-		ctx := context.Background()
-		w, r := newWorldOf(t, url, 1, &windows.Rule{Name: "api", Match: "user:*",
-			Windows: []windows.Window{{Limit: 2, Per: 1500 * time.Millisecond}}, Hold: time.Millisecond}), &recorder{}
-		const records = 250
-		for i := range records {
-			key := fmt.Sprintf("user:garbage-%d", i)
-			w.redis.HSet(ctx, w.keys.Levels(0), key, "api|1500,2,"+strings.Repeat("9", 40)+",1,100@1")
-			w.redis.ZAdd(ctx, w.keys.Due(0), redis.Z{Score: -1e300, Member: key})
-		}
-		w.start(r, nil)
-		w.append(api.Event{Key: "user:1", Count: 2})
-		w.eventually("its levels end", func() (bool, string) {
-			got := r.of("user:1")
-			return got == "raised 100, throttled 100, released 100, cleared 100", got
-		})
-		w.eventually("the garbage is forgotten", func() (bool, string) {
-			// user:1 leaves a record with its version.
-			n := w.redis.HLen(ctx, w.keys.Levels(0)).Val() - 1 + w.redis.ZCard(ctx, w.keys.Due(0)).Val()
-			return n == 0 && w.sample("levels_corrupt_total") == records,
-				fmt.Sprint(n, w.sample("levels_corrupt_total"))
-		})
 	})
 }

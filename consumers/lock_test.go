@@ -6,23 +6,30 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
+
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
+// newLocks returns the locks of a relay on an embedded Redis.
+func newLocks(t *testing.T, partitions int, ttl time.Duration) (*locks, *miniredis.Miniredis) {
+	t.Helper()
+	server, log := streamtest.EmbeddedRedis(t), slog.New(slog.DiscardHandler)
+	keys, err := stream.NewKeys("sc", partitions)
+	testkit.Must(t, err)
+	return &locks{lua: lua.NewServer(streamtest.Connect(t, server.Addr())), keys: keys, owner: "me", ttl: ttl, log: log,
+		outages: newOutages(log), holds: map[int]*hold{}}, server
+}
+
 // A relay that cannot renew its locks stops by its own clock, before another can take them.
 func TestALockEndsLocally(t *testing.T) {
-	server := streamtest.EmbeddedRedis(t)
-	c := streamtest.Connect(t, server.Addr())
-	keys, err := stream.NewKeys("sc", 2)
-	testkit.Must(t, err)
 	const ttl = 400 * time.Millisecond
-	l := &locks{lua: lua.NewServer(c), keys: keys, owner: "me", ttl: ttl, log: slog.New(slog.DiscardHandler),
-		outages: newOutages(slog.New(slog.DiscardHandler)), holds: map[int]*hold{}}
+	l, server := newLocks(t, 2, ttl)
 	// At the first call the server compiles the script, which takes long under the race detector.
-	_, err = l.lua.Lock(t.Context(), []string{"first"}, "me", 1)
+	_, err := l.lua.Lock(t.Context(), []string{"first"}, "me", 1)
 	testkit.Must(t, err)
 	l.renew(t.Context())
 	held := l.held()
@@ -62,11 +69,7 @@ func TestALockIsNotHeldOverItsEnd(t *testing.T) {
 }
 
 func endsBetween(t *testing.T, end *deadline) {
-	c := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
-	keys, err := stream.NewKeys("sc", 1)
-	testkit.Must(t, err)
-	l := &locks{lua: lua.NewServer(c), keys: keys, owner: "me", ttl: time.Hour, log: slog.New(slog.DiscardHandler),
-		outages: newOutages(slog.New(slog.DiscardHandler)), holds: map[int]*hold{}}
+	l, _ := newLocks(t, 1, time.Hour)
 	l.renew(t.Context())
 	first := l.held()[0]
 	l.renew(t.Context())

@@ -31,11 +31,8 @@ func TestEventsAreFoldedAndTransitionsPublished(t *testing.T) {
 		}
 		w.eventuallyUsed("user:1", 12)
 		w.eventuallyUsed("user:2", 12)
-		w.eventually("transitions are published", func() (bool, string) {
-			got := r.of("user:1") + "; " + r.of("user:2")
-			one := "raised 50, raised 100, throttled 100"
-			return got == one+"; "+one, got
-		})
+		w.told(r, "user:1", toTheTop)
+		w.told(r, "user:2", toTheTop)
 		w.eventually("unmatched events are acknowledged", func() (bool, string) {
 			return w.pending() == 0 && w.sample("events_unmatched_total") == 12, fmt.Sprint(w.pending())
 		})
@@ -93,7 +90,7 @@ func TestACleanStopLeavesNothing(t *testing.T) {
 	})
 }
 
-// A worker read events and died: other workers claim them, and count them once.
+// A worker read events, folded some of them, and died: other workers claim the events, and count them once.
 func TestADeadWorkersEventsAreClaimed(t *testing.T) {
 	bothWays(t, func(t *testing.T, url string) {
 		ctx := context.Background()
@@ -107,77 +104,54 @@ func TestADeadWorkersEventsAreClaimed(t *testing.T) {
 		if err != nil || len(batches) != 1 || len(batches[0].Messages) != 5 {
 			t.Fatalf("%v, %v", batches, err)
 		}
-		// It had folded two of the events before it died.
-		var events []counters.Event
+		batch := counters.Batch{Partition: batches[0].Partition}
 		for _, m := range batches[0].Messages[1:3] {
-			events = append(events, counters.Event{ID: m.ID, Ms: m.Ms(), Key: "user:1", Count: 2})
+			batch.Events = append(batch.Events, counters.Event{ID: m.ID, Ms: m.Ms(), Key: "user:1", Count: 2})
 		}
-		batch := counters.Batch{Partition: batches[0].Partition, Events: events}
-		if _, _, err := w.counter.Fold(ctx, w.rules, batch); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err = w.counter.Fold(ctx, w.rules, batch)
+		testkit.Must(t, err)
 		w.start(&recorder{}, nil)
 		w.eventuallyUsed("user:1", 10)
 		if n := w.sample("claims_total"); n != 3 {
 			t.Errorf("claims_total %v, expected 3", n)
 		}
-		// The dead worker wakes up and folds the events that it holds.
-		events = nil
-		for _, m := range batches[0].Messages {
-			events = append(events, counters.Event{ID: m.ID, Ms: m.Ms(), Key: "user:1", Count: 2})
-		}
-		batch = counters.Batch{Partition: batches[0].Partition, Events: events}
-		if f, _, err := w.counter.Fold(ctx, w.rules, batch); err != nil || f.AlreadyCounted != 5 {
-			t.Fatalf("%+v, %v", f, err)
-		}
-		if n := w.used("user:1"); n != 10 {
-			t.Fatalf("used %d after the zombie, expected 10", n)
-		}
 	})
 }
 
 // An event that makes the script fail, for any reason, is isolated and becomes the only dead letter: the other events
-// of its batch are counted.
+// of its batch are counted, and those of the other partitions of its call.
 func TestARefusedEventIsBuriedAlone(t *testing.T) {
-	bothWays(t, func(t *testing.T, url string) { aRefusedEvent(t, newWorldOf(t, url, 1)) })
-}
-
-// The same if the call folds several partitions.
-func TestARefusedEventAmongSeveralPartitions(t *testing.T) {
-	each(t, func(t *testing.T, url string) { aRefusedEvent(t, newWorldOf(t, url, 4)) })
-}
-
-func aRefusedEvent(t *testing.T, w *world) {
-	for i := range 20 {
-		w.append(api.Event{Key: fmt.Sprintf("user:%d", i), Count: 1})
-	}
-	counter := counters.New(w.work, w.keys)
-	counter.Now = func() int64 { // the script refuses everything until the first is a dead letter
-		if w.sample("dead_letters_total") == 0 {
-			return -1
-		}
-		return time.Now().UnixMilli()
-	}
-	// Nothing is claimed: the worker handles all events itself.
-	w.start(&recorder{}, func(c *consumers.Config) { c.Counter, c.MinIdle = counter, time.Minute })
-	w.eventually("the one is a dead letter, the others are counted", func() (bool, string) {
-		sum := int64(0)
+	each(t, func(t *testing.T, url string) {
+		w := newWorld(t, url)
 		for i := range 20 {
-			sum += w.used(fmt.Sprintf("user:%d", i))
+			w.append(api.Event{Key: fmt.Sprintf("user:%d", i), Count: 1})
 		}
-		return sum == 19 && w.sample("dead_letters_total") == 1 && w.pending() == 0,
-			fmt.Sprint(sum, w.sample("dead_letters_total"), w.pending())
+		counter := counters.New(w.work, w.keys)
+		counter.Now = func() int64 { // the script refuses everything until the first is a dead letter
+			if w.sample("dead_letters_total") == 0 {
+				return -1
+			}
+			return time.Now().UnixMilli()
+		}
+		// Nothing is claimed: the worker handles all events itself.
+		w.start(&recorder{}, func(c *consumers.Config) { c.Counter, c.MinIdle = counter, time.Minute })
+		w.eventually("the one is a dead letter, the others are counted", func() (bool, string) {
+			sum := int64(0)
+			for i := range 20 {
+				sum += w.used(fmt.Sprintf("user:%d", i))
+			}
+			return sum == 19 && w.sample("dead_letters_total") == 1 && w.pending() == 0,
+				fmt.Sprint(sum, w.sample("dead_letters_total"), w.pending())
+		})
+		var letters []redis.XMessage
+		for p := range w.keys.Partitions {
+			letters = append(letters, w.dead(p)...)
+		}
+		if len(letters) != 1 || !strings.Contains(letters[0].Values["reason"].(string), "ARGV[1]") ||
+			!strings.Contains(letters[0].Values["body"].(string), "user:") {
+			t.Fatalf("%v", letters)
+		}
 	})
-	var letters []redis.XMessage
-	for p := range w.keys.Partitions {
-		got, err := w.redis.XRange(context.Background(), w.keys.Dead(p), "-", "+").Result()
-		testkit.Must(t, err)
-		letters = append(letters, got...)
-	}
-	if len(letters) != 1 || !strings.Contains(letters[0].Values["reason"].(string), "ARGV[1]") ||
-		!strings.Contains(letters[0].Values["body"].(string), "user:") {
-		t.Fatalf("%v", letters)
-	}
 }
 
 // Redis loses its scripts, the event streams, and all of its memory: work goes on.
@@ -205,40 +179,25 @@ func TestWorkGoesOnAfterRedisForgets(t *testing.T) {
 	w.eventuallyUsed("user:1", 5)
 }
 
-// Events that were trimmed before any worker read them are lost. The next worker detects, counts and records them,
-// once.
+// Events that were trimmed before any worker read them are lost. The next workers detect, count and record them, once.
 func TestTrimmedUnreadEventsAreSeen(t *testing.T) {
-	url := shared(t) // the embedded one does not keep these numbers
-	ctx := context.Background()
-	w := newWorld(t, url)
+	w := newWorld(t, shared(t)) // the embedded one does not keep these numbers
 	stop := w.start(&recorder{}, nil)
-	for range 10 {
-		w.append(api.Event{Key: "user:1", Count: 1})
-	}
-	w.eventuallyUsed("user:1", 10)
+	w.append(api.Event{Key: "user:1", Count: 1})
+	w.eventuallyUsed("user:1", 1)
 	stop()
 	for range 7 {
 		w.append(api.Event{Key: "user:1", Count: 1})
 	}
 	p := w.keys.Partition("user:1")
-	testkit.Must(t, w.redis.XTrimMaxLen(ctx, w.keys.Events(p), 3).Err())
+	testkit.Must(t, w.redis.XTrimMaxLen(context.Background(), w.keys.Events(p), 3).Err())
 	w.start(&recorder{}, nil)
 	w.start(&recorder{}, nil)
-	w.eventuallyUsed("user:1", 13)
-	w.eventually("the loss is counted", func() (bool, string) {
-		n := w.sample("events_trimmed_unread_total")
-		return n == 4, fmt.Sprint(n)
-	})
-	for range 20 {
-		w.append(api.Event{Key: "user:1", Count: 1})
-	}
-	w.eventuallyUsed("user:1", 33)
-	if n := w.sample("events_trimmed_unread_total"); n != 4 {
-		t.Fatalf("trimmed unread %v, expected 4", n)
-	}
-	dead, err := w.redis.XRange(ctx, w.keys.Dead(p), "-", "+").Result()
-	if err != nil || len(dead) != 1 || !strings.HasPrefix(dead[0].Values["reason"].(string), "4 events were trimmed") {
-		t.Fatalf("%v, %v", dead, err)
+	w.eventuallyUsed("user:1", 4)
+	w.shows("events_trimmed_unread_total", 4)
+	dead := w.dead(p)
+	if len(dead) != 1 || !strings.HasPrefix(dead[0].Values["reason"].(string), "4 events were trimmed") {
+		t.Fatalf("%v", dead)
 	}
 }
 
@@ -264,30 +223,39 @@ func TestTrimmedPendingEventsAreSeen(t *testing.T) {
 	})
 }
 
-// While the publisher fails, transitions wait, and later they are published in order.
+// While the publisher fails, transitions wait, and later they are published in order. After a failover the same
+// transition can be written again, under another stream ID: it is still the same message, and JetStream drops the copy.
 func TestTransitionsWaitInTheOutbox(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
+		ctx := context.Background()
 		w := newWorld(t, url, &windows.Rule{Name: "api", Match: "user:*",
 			Windows: []windows.Window{{Limit: 2, Per: time.Second}}, Hold: time.Millisecond})
-		r := &recorder{down: true}
-		w.start(r, nil)
+		r, outbox := &recorder{down: true}, w.keys.Outbox(w.keys.Partition("user:1"))
+		stop := w.start(r, nil)
 		const round = "raised 100, throttled 100, released 100, cleared 100"
 		for i := range 3 {
 			w.append(api.Event{Key: "user:1", Count: 2})
 			w.eventually("the key is folded and released", func() (bool, string) {
-				p := w.keys.Partition("user:1")
-				n := w.redis.XLen(context.Background(), w.keys.Outbox(p)).Val()
+				n := w.redis.XLen(ctx, outbox).Val()
 				return n == int64(4*(i+1)), fmt.Sprint(n)
 			})
+		}
+		w.shows("outbox_depth", 12)
+		stop()
+		for _, e := range w.redis.XRange(ctx, outbox, "-", "+").Val() {
+			testkit.Must(t, w.redis.XAdd(ctx, &redis.XAddArgs{Stream: outbox, Values: e.Values}).Err())
 		}
 		if got := r.of("user:1"); got != "" {
 			t.Fatalf("published while down: %s", got)
 		}
 		r.set(false)
-		w.eventually("all of it arrives, in order", func() (bool, string) {
-			got := r.of("user:1")
-			return got == round+", "+round+", "+round, got
-		})
+		w.start(r, nil)
+		w.shows("outbox_depth", 0)
+		w.shows("outbox_oldest_seconds", 0)
+		w.told(r, "user:1", round+", "+round+", "+round)
+		if r.copies != 12 {
+			t.Errorf("%d messages came twice, expected 12", r.copies)
+		}
 	})
 }
 
@@ -304,14 +272,10 @@ func TestOneRelayAtATime(t *testing.T) {
 		})
 		w.start(second, nil)
 		w.append(api.Event{Key: "user:1", Count: 10})
-		w.eventually("the first publishes", func() (bool, string) {
-			return first.of("user:1") == "raised 50, raised 100, throttled 100", first.of("user:1")
-		})
+		w.told(first, "user:1", toTheTop)
 		stopFirst()
 		w.append(api.Event{Key: "user:2", Count: 10})
-		w.eventually("the second goes on", func() (bool, string) {
-			return second.of("user:2") == "raised 50, raised 100, throttled 100", second.of("user:2")
-		})
+		w.told(second, "user:2", toTheTop)
 		if second.of("user:1") != "" || first.of("user:2") != "" {
 			t.Fatalf("published twice: %s; %s", second.of("user:1"), first.of("user:2"))
 		}
@@ -358,23 +322,6 @@ func TestReadsPauseUnderLoad(t *testing.T) {
 	})
 }
 
-func TestGaugesTellWhatWaits(t *testing.T) {
-	each(t, func(t *testing.T, url string) {
-		w := newWorld(t, url)
-		r := &recorder{down: true}
-		w.start(r, nil)
-		w.append(api.Event{Key: "user:1", Count: 10})
-		w.eventually("the outbox has a depth", func() (bool, string) {
-			return w.sample("outbox_depth") == 3, fmt.Sprint(w.sample("outbox_depth"))
-		})
-		r.set(false)
-		w.eventually("the outbox is empty again", func() (bool, string) {
-			return w.sample("outbox_depth") == 0 && w.sample("outbox_oldest_seconds") == 0,
-				fmt.Sprint(w.sample("outbox_depth"))
-		})
-	})
-}
-
 // Redis has no memory left: stored events are still folded, levels end, and the relay empties the outbox, which frees
 // memory.
 func TestWorkGoesOnWithoutMemory(t *testing.T) {
@@ -393,10 +340,7 @@ func TestWorkGoesOnWithoutMemory(t *testing.T) {
 	testkit.Must(t, eventlog.NewReader(w.redis, w.keys, "x", w.keys.All()).CreateGroups(ctx))
 	testkit.Must(t, w.redis.ConfigSet(ctx, "maxmemory", "1").Err())
 	w.start(r, nil)
-	w.eventually("the key is throttled and released", func() (bool, string) {
-		got := r.of("user:1")
-		return got == "raised 100, throttled 100, released 100, cleared 100", got
-	})
+	w.told(r, "user:1", "raised 100, throttled 100, released 100, cleared 100")
 }
 
 // The rules change while more keys have a level than one step takes: each of them is examined again.
@@ -409,7 +353,7 @@ func TestRecheckLooksAtEveryKey(t *testing.T) {
 			events = append(events, api.Event{Key: fmt.Sprintf("user:%d{x}", i), Count: 10})
 		}
 		w.append(events...)
-		pool := w.startPool(r)
+		pool, _ := w.run(r, nil)
 		standing := func() (n int64) {
 			for p := range w.keys.Partitions {
 				n += w.redis.ZCard(context.Background(), w.keys.Due(p)).Val()
@@ -426,37 +370,6 @@ func TestRecheckLooksAtEveryKey(t *testing.T) {
 		w.setRules(higher)
 		pool.Recheck()
 		w.eventually("none is any more", func() (bool, string) { return standing() == 0, fmt.Sprint(standing()) })
-	})
-}
-
-// A worker that stops with events that it could not count leaves them to others: it stays in the group, because
-// leaving it would drop these events.
-func TestAWorkerThatHoldsEventsStaysInTheGroup(t *testing.T) {
-	each(t, func(t *testing.T, url string) {
-		w, r, ctx := newWorld(t, url), &recorder{}, context.Background()
-		p := w.keys.Partition("user:1")
-		pending := func() int64 {
-			n, err := w.redis.XPending(ctx, w.keys.Events(p), eventlog.Group).Result()
-			if err != nil {
-				return -1
-			}
-			return n.Count
-		}
-		stop := w.start(r, nil)
-		w.eventually("the group is there", func() (bool, string) { return pending() == 0, fmt.Sprint(pending()) })
-		w.redis.Set(ctx, w.keys.Levels(p), "of another type", 0)
-		w.append(api.Event{Key: "user:1", Count: 5})
-		w.eventually("a worker holds the event", func() (bool, string) { return pending() == 1, fmt.Sprint(pending()) })
-		stop()
-		if n := pending(); n != 1 {
-			t.Fatalf("%d events are pending after the stop, expected 1", n)
-		}
-		w.redis.Del(ctx, w.keys.Levels(p))
-		w.start(r, func(c *consumers.Config) { c.MinIdle = 10 * time.Millisecond })
-		w.eventually("another counts it", func() (bool, string) {
-			return r.of("user:1") == "raised 50",
-				r.of("user:1")
-		})
 	})
 }
 

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
@@ -78,18 +77,21 @@ func (h *told) of(key string) string {
 
 const toldToTheTop = "raised 50, raised 100, throttled"
 
-// publishTo starts a pool that publishes to a real NATS, and subscribes there.
-func (w *world) publishTo(t *testing.T) *told {
+// publisher returns a publisher to a real NATS, and JetStream there.
+func (w *world) publisher(t *testing.T) (*alerts.Publisher, jetstream.JetStream) {
 	t.Helper()
-	nc, err := nats.Connect(streamtest.NATS(t))
-	testkit.Must(t, err)
-	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	testkit.Must(t, err)
-	publisher, err := alerts.NewPublisher(nc, alerts.PublisherConfig{Prefix: w.keys.Prefix,
+	url := streamtest.NATS(t)
+	publisher, err := alerts.NewPublisher(streamtest.ConnectNATS(t, url), alerts.PublisherConfig{Prefix: w.keys.Prefix,
 		Log: slog.New(slog.DiscardHandler)})
 	testkit.Must(t, err)
 	testkit.Must(t, publisher.Ensure(t.Context()))
+	return publisher, streamtest.JetStream(t, url)
+}
+
+// publishTo starts a pool that publishes to a real NATS, and subscribes there.
+func (w *world) publishTo(t *testing.T) *told {
+	t.Helper()
+	publisher, js := w.publisher(t)
 	h := &told{seen: map[string][]string{}}
 	throttle, alert := alerts.StreamNames(w.keys.Prefix)
 	for _, name := range []string{throttle, alert} {

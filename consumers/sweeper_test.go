@@ -30,40 +30,31 @@ func (nowhere) Publish(context.Context, []api.Transition, int) error { return ni
 // whichever keys that round has reached.
 func TestDueReleasesGoFirst(t *testing.T) {
 	const levelled = 10*sweepStep + 1
-	ctx, now := t.Context(), time.Now().UnixMilli()
-	c := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
-	keys, err := stream.NewKeys("sc", 2)
-	testkit.Must(t, err)
-	rules, err := windows.NewRules([]*windows.Rule{
-		{Name: "long", Match: "long:*", Windows: []windows.Window{{Limit: 1, Per: time.Hour}}},
-		{Name: "short", Match: "short:*", Windows: []windows.Window{{Limit: 1, Per: 2 * time.Second}}}})
-	testkit.Must(t, err)
-	counter := counters.New(c, keys)
-	counter.Now = func() int64 { return now }
+	ctx, now := t.Context(), &atomic.Int64{}
+	now.Store(time.Now().UnixMilli())
+	pool, rules := sweeping(t, now,
+		&windows.Rule{Name: "long", Match: "long:*", Windows: []windows.Window{{Limit: 1, Per: time.Hour}}},
+		&windows.Rule{Name: "short", Match: "short:*", Windows: []windows.Window{{Limit: 1, Per: 2 * time.Second}}})
+	s, keys := pool.sweeper, pool.sweeper.config.Keys
 	take := func(key string) {
-		_, err := counter.Check(ctx, []counters.Request{{Plan: rules.Match(key), Key: key, Cost: 1}})
+		_, err := s.counter.Check(ctx, []counters.Request{{Plan: rules.Match(key), Key: key, Cost: 1}})
 		testkit.Must(t, err)
 	}
-	pool, err := NewPool(Config{Redis: c, Blocking: c, Keys: keys, Counter: counter, Publisher: nowhere{},
-		Rules: func() *windows.Rules { return rules }, Metrics: NewMetrics(prometheus.NewRegistry()),
-		Log: slog.New(slog.DiscardHandler)})
-	testkit.Must(t, err)
 	for i := range levelled {
 		take(fmt.Sprint("long:", i))
 	}
-	s := pool.sweeper
 	s.left.parts = keys.All()
 	turns := 0
 	for ; s.left.some() && turns <= levelled; turns++ {
 		take("short:1")
-		now += 5000 // its window and its hold are over
+		now.Add(5000) // its window and its hold are over
 		before := len(s.left.keys)
 		_, err := s.turn(ctx)
 		testkit.Must(t, err)
 		if looked := before - len(s.left.keys); looked > sweepStep {
 			t.Fatalf("one turn looked at %d keys again, expected %d at most", looked, sweepStep)
 		}
-		standing, err := counter.Levelled(ctx, keys.Partition("short:1"))
+		standing, err := s.counter.Levelled(ctx, keys.Partition("short:1"))
 		testkit.Must(t, err)
 		if slices.Contains(standing, "short:1") {
 			t.Fatalf("turn %d: a release that is due was left for the next one", turns)

@@ -133,12 +133,6 @@ func (w *world) start(p consumers.Publisher, change func(*consumers.Config)) (st
 	return stop
 }
 
-func (w *world) startPool(p consumers.Publisher) *consumers.Pool {
-	w.t.Helper()
-	pool, _ := w.run(p, nil)
-	return pool
-}
-
 func (w *world) run(p consumers.Publisher, change func(*consumers.Config)) (*consumers.Pool, func()) {
 	w.t.Helper()
 	c := consumers.Config{
@@ -200,6 +194,37 @@ func (w *world) eventuallyUsed(key string, want int64) {
 	})
 }
 
+// told waits until the recorder has received these transitions of a key.
+func (w *world) told(r *recorder, key, want string) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("of %s is told %q", key, want), func() (bool, string) { return r.of(key) == want, r.of(key) })
+}
+
+// shows waits until a metric has a value.
+func (w *world) shows(metric string, want float64) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("%s is %v", metric, want), func() (bool, string) {
+		n := w.sample(metric)
+		return n == want, fmt.Sprint(n)
+	})
+}
+
+// xadd appends an entry as it is.
+func (w *world) xadd(stream string, values ...any) (id string) {
+	w.t.Helper()
+	id, err := w.redis.XAdd(context.Background(), &redis.XAddArgs{Stream: stream, Values: values}).Result()
+	testkit.Must(w.t, err)
+	return id
+}
+
+// dead returns the dead letters of a partition.
+func (w *world) dead(p int) []redis.XMessage {
+	w.t.Helper()
+	letters, err := w.redis.XRange(context.Background(), w.keys.Dead(p), "-", "+").Result()
+	testkit.Must(w.t, err)
+	return letters
+}
+
 // sample sums a metric over its labels.
 func (w *world) sample(name string) float64 {
 	w.t.Helper()
@@ -255,6 +280,8 @@ type recorder struct {
 	seen []string
 	all  []api.Transition
 	down bool
+	// copies is how many came with an ID that had come before.
+	copies int
 }
 
 func (r *recorder) Publish(_ context.Context, list []api.Transition, _ int) error {
@@ -265,6 +292,7 @@ func (r *recorder) Publish(_ context.Context, list []api.Transition, _ int) erro
 	}
 	for _, t := range list {
 		if r.ids[t.ID] { // JetStream drops a copy too
+			r.copies++
 			continue
 		}
 		if r.ids == nil {

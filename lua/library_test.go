@@ -21,6 +21,8 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
+var partition = lua.CheckPartition{Levels: "sc:{0}:levels", Due: "sc:{0}:due", Outbox: "sc:{0}:outbox"}
+
 // checked charges one unit of a key in partition 0 of "sc", whose limit is 10^9, and returns how many units are used.
 func checked(ctx context.Context, s *lua.Server, key string) (used int64, err error) {
 	return checkedOf(ctx, s, key, 1_000_000_000)
@@ -28,7 +30,7 @@ func checked(ctx context.Context, s *lua.Server, key string) (used int64, err er
 
 func checkedOf(ctx context.Context, s *lua.Server, key string, limit int64) (used int64, err error) {
 	reply, err := s.Check(ctx, lua.CheckArgs{
-		Partitions: []lua.CheckPartition{{Levels: "sc:{0}:levels", Due: "sc:{0}:due", Outbox: "sc:{0}:outbox"}},
+		Partitions: []lua.CheckPartition{partition},
 		Plans:      []*lua.Plan{planOf(limit, 100, 1_000_000_000)},
 		Keys:       []lua.CheckKey{{Meters: []string{"sc:{0}:log:" + key}}},
 		Calls:      [][]lua.CheckItem{{{Cost: 1}}},
@@ -125,6 +127,16 @@ func libraries(t *testing.T, c *redis.Client) string {
 	return strings.Join(names, " ")
 }
 
+// withUser returns clients of a server: one that may do everything, and one of a user with all rights but some.
+func withUser(t *testing.T, without ...any) (admin, user *redis.Client) {
+	t.Helper()
+	own := streamtest.OwnRedis(t)
+	admin = streamtest.Connect(t, own.URL())
+	rights := append([]any{"ACL", "SETUSER", "u", "on", "nopass", "~*", "+@all"}, without...)
+	testkit.Must(t, admin.Do(t.Context(), rights...).Err())
+	return admin, streamtest.Connect(t, strings.Replace(own.URL(), "redis://", "redis://u:p@", 1))
+}
+
 // If functions cannot be used, the same text runs as a script: if the user may not call or load them, if another
 // library has the same name, or if memory is full.
 func TestWithoutFunctions(t *testing.T) {
@@ -141,13 +153,9 @@ func TestWithoutFunctions(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			own := streamtest.OwnRedis(t)
-			admin := streamtest.Connect(t, own.URL())
-			testkit.Must(t, admin.Do(t.Context(), "ACL", "SETUSER", "u", "on", "nopass", "~*", "+@all").Err())
+			admin, c := withUser(t)
 			spoil(t, admin)
-			c := streamtest.Connect(t, strings.Replace(own.URL(), "redis://", "redis://u:p@", 1))
-			s := lua.NewServer(c)
-			load(t, s, func() {}, 0)
+			load(t, lua.NewServer(c), func() {}, 0)
 			if _, scripts := functionsOf(t, admin); !scripts {
 				t.Error("no script was called")
 			}
@@ -162,11 +170,8 @@ func TestWithoutFunctions(t *testing.T) {
 // A call that Redis ends midway, because the user may not run a command of it, may have written, so it is not sent
 // again.
 func TestACallThatEndsMidwayIsNotRepeated(t *testing.T) {
-	own := streamtest.OwnRedis(t)
-	admin := streamtest.Connect(t, own.URL())
-	testkit.Must(t, admin.Do(t.Context(), "ACL", "SETUSER", "u", "on", "nopass", "~*", "+@all", "-pexpire").Err())
-	s := lua.NewServer(streamtest.Connect(t, strings.Replace(own.URL(), "redis://", "redis://u:p@", 1)))
-	_, err := checked(t.Context(), s, "k")
+	admin, c := withUser(t, "-pexpire")
+	_, err := checked(t.Context(), lua.NewServer(c), "k")
 	if err == nil {
 		t.Error("a check without the right to PEXPIRE did not fail")
 	}
@@ -202,8 +207,7 @@ func TestFullMemory(t *testing.T) {
 			if used, err := checkedOf(t.Context(), s, "full", 3); used != 3 || !errors.Is(err, errDenied) {
 				t.Errorf("a check that is denied: %d, %v", used, err)
 			}
-			had, _, err := s.Reset(t.Context(), lua.CheckPartition{Levels: "sc:{0}:levels", Due: "sc:{0}:due",
-				Outbox: "sc:{0}:outbox"}, 0, "sc:{0}:holds:full",
+			had, _, err := s.Reset(t.Context(), partition, 0, "sc:{0}:holds:full",
 				lua.Key{Meters: []string{"sc:{0}:log:full"}, Plan: planOf(3)}, nil, nil)
 			if err != nil || !had {
 				t.Errorf("a reset: %v, %v", had, err)
@@ -260,13 +264,10 @@ func TestLibraryThroughAFailoverAndAMove(t *testing.T) {
 
 // An operator loads the library, so that no process needs the permission to do so.
 func TestLoad(t *testing.T) {
-	own := streamtest.OwnRedis(t)
-	admin := streamtest.Connect(t, own.URL())
+	admin, c := withUser(t, "-function|load")
 	for range 2 {
 		testkit.Must(t, lua.NewServer(admin).Load(t.Context()))
 	}
-	testkit.Must(t, admin.Do(t.Context(), "ACL", "SETUSER", "u", "on", "nopass", "~*", "+@all", "-function|load").Err())
-	c := streamtest.Connect(t, strings.Replace(own.URL(), "redis://", "redis://u:p@", 1))
 	_, err := checked(t.Context(), lua.NewServer(c), "k")
 	testkit.Must(t, err)
 	if functions, scripts := functionsOf(t, admin); !functions || scripts {
@@ -282,7 +283,7 @@ func TestAShortReplyAfterALongOne(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
 	s := lua.NewServer(c)
 	args := lua.CheckArgs{
-		Partitions: []lua.CheckPartition{{Levels: "sc:{0}:levels", Due: "sc:{0}:due", Outbox: "sc:{0}:outbox"}},
+		Partitions: []lua.CheckPartition{partition},
 		Plans:      []*lua.Plan{planOf(100, 100, 100)},
 		Keys:       []lua.CheckKey{{Meters: []string{"sc:{0}:log:a"}}, {Meters: []string{"sc:{0}:log:b"}}},
 		Calls:      [][]lua.CheckItem{{{Key: 0, Cost: 1}}, {{Key: 1, Cost: 2}}},
@@ -300,7 +301,7 @@ func TestAShortReplyAfterALongOne(t *testing.T) {
 func TestAFailedCallLeavesNothingBehind(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
 	ctx, s := t.Context(), lua.NewServer(c)
-	partition := []string{"sc:{0}:levels", "sc:{0}:due", "sc:{0}:outbox"}
+	partition := []string{partition.Levels, partition.Due, partition.Outbox}
 	rule := []any{planOf(10, 80, 8, 100, 10).Text()}
 	with := func(head []any, tail ...any) []any { return append(append(append([]any{}, head...), rule...), tail...) }
 	// A key with a refund and a mark of reservations, a corrupt one, one of another type, one of an old period.
@@ -388,8 +389,7 @@ func TestALargeCallLeavesLittleMemory(t *testing.T) {
 	}
 	before := used()
 	testkit.Must(t, c.XGroupCreateMkStream(ctx, "sc:{0}:events", "g", "0").Err())
-	plan, partition := planOf(100, 100, 100), lua.CheckPartition{Levels: "sc:{0}:levels", Due: "sc:{0}:due",
-		Outbox: "sc:{0}:outbox"}
+	plan := planOf(100, 100, 100)
 	for _, n := range []int{8000, 1} { // a small call drops the lists of a large one
 		keys := make([]lua.FoldKey, n)
 		check := lua.CheckArgs{Plans: []*lua.Plan{plan}, Partitions: []lua.CheckPartition{partition}}

@@ -67,9 +67,7 @@ func TestRetireKeepsWhoHoldsEvents(t *testing.T) {
 		if n, err := lua.NewServer(c).Retire(ctx, []string{events}, "workers", "gone", 0); err != nil || n != 0 {
 			t.Fatalf("without a stream: %d, %v", n, err)
 		}
-		if err := c.XAdd(ctx, &redis.XAddArgs{Stream: events, Values: []any{"key", "k"}}).Err(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: events, Values: []any{"key", "k"}}).Err())
 		if n, err := lua.NewServer(c).Retire(ctx, []string{events}, "workers", "gone", 0); err != nil || n != 0 {
 			t.Fatalf("without a group: %d, %v", n, err)
 		}

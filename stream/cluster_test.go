@@ -60,8 +60,7 @@ func nothingIsSentTwice(t *testing.T, c *streamtest.RedisCluster) {
 		}
 	})
 	ctx, k := t.Context(), newKeys(t, 16)
-	log, err := stream.NewLog(client, k, time.Hour)
-	testkit.Must(t, err)
+	log := newLog(t, client, k, time.Hour)
 	list := events(64)
 	testkit.Must(t, log.Append(ctx, list).Err) // every node has a connection now
 	before := stored(t, client, k)
@@ -81,7 +80,7 @@ func nothingIsSentTwice(t *testing.T, c *streamtest.RedisCluster) {
 	key := k.Events(0)
 	n := client.XLen(ctx, key).Val()
 	proxies[node].LoseReplies(1)
-	err = client.XAdd(ctx, &redis.XAddArgs{Stream: key, Values: []any{"key", "single"}}).Err()
+	err := client.XAdd(ctx, &redis.XAddArgs{Stream: key, Values: []any{"key", "single"}}).Err()
 	if after := client.XLen(ctx, key).Val(); err == nil || after != n+1 {
 		t.Errorf("one command with its reply lost: error %v, %d entries more, want an error and 1", err, after-n)
 	}
@@ -92,8 +91,7 @@ func nothingIsSentTwice(t *testing.T, c *streamtest.RedisCluster) {
 func redirectsAreFollowed(t *testing.T, c *streamtest.RedisCluster) {
 	client := connectCluster(t, c)
 	ctx, k := t.Context(), newKeys(t, 16)
-	log, err := stream.NewLog(client, k, time.Hour)
-	testkit.Must(t, err)
+	log := newLog(t, client, k, time.Hour)
 	testkit.Must(t, log.Append(ctx, events(64)).Err)
 	const p = 5
 	slot := c.Slot(k.Events(p))
@@ -137,8 +135,7 @@ func redirectsAreFollowed(t *testing.T, c *streamtest.RedisCluster) {
 func aReaderFollowsItsSlot(t *testing.T, c *streamtest.RedisCluster) {
 	client, blocking := connectCluster(t, c), connectCluster(t, c)
 	ctx, k := t.Context(), newKeys(t, 1)
-	log, err := stream.NewLog(client, k, time.Hour)
-	testkit.Must(t, err)
+	log := newLog(t, client, k, time.Hour)
 	r := eventlog.NewReader(blocking, k, "c", []int{0})
 	testkit.Must(t, r.CreateGroups(ctx))
 	testkit.Must(t, log.Append(ctx, events(3)).Err)
@@ -181,8 +178,7 @@ func aReaderFollowsItsSlot(t *testing.T, c *streamtest.RedisCluster) {
 func aNewMasterIsFound(t *testing.T, c *streamtest.RedisCluster) {
 	client := connectCluster(t, c)
 	ctx, k := t.Context(), newKeys(t, 16)
-	log, err := stream.NewLog(client, k, time.Hour)
-	testkit.Must(t, err)
+	log := newLog(t, client, k, time.Hour)
 	testkit.Must(t, log.Append(ctx, events(64)).Err)
 	slot := c.Slot(k.Events(0))
 	c.AwaitNewMaster(slot, c.KillMasterOf(slot))

@@ -48,7 +48,8 @@ func crc16(text string) (crc uint16) {
 // the partition of a key depends only on its tag.
 func FuzzPartition(f *testing.F) {
 	for _, key := range []string{"user:42", "{a}:x", "x{a}", "{}{a}", "{}", "{a", "a}{", "}{a}", "{{a}}", "{a{b}c}",
-		"{\x00}", "{é}x", "", "{\xff}", "{ }", "a{b}{c}"} {
+		"{\x00}", "{é}x", "", "{\xff}", "{ }", "a{b}{c}", "b{a}c", "{a}}", "{a{b}", "{}a", "x{}{a}", "a}", "}a{",
+		"a{}"} {
 		f.Add(key)
 	}
 	c := streamtest.Connect(f, streamtest.OwnRedis(f, "--cluster-enabled", "yes").Addr())

@@ -23,7 +23,7 @@ func newKeys(t testing.TB, partitions int) *stream.Keys {
 	return k
 }
 
-func newLog(t testing.TB, c *redis.Client, k *stream.Keys, retention time.Duration) *stream.Log {
+func newLog(t testing.TB, c redis.UniversalClient, k *stream.Keys, retention time.Duration) *stream.Log {
 	t.Helper()
 	l, err := stream.NewLog(c, k, retention)
 	testkit.Must(t, err)

@@ -45,26 +45,6 @@ func put(t testing.TB, p *stream.Producer, list ...api.Event) {
 	}
 }
 
-func TestProducerMergesWithinAFlush(t *testing.T) {
-	log, c, k := embeddedLog(t)
-	var flushes []stream.Outcome
-	p := newProducer(t, log, stream.ProducerConfig{Linger: forGood, OnFlush: func(
-		o stream.Outcome) {
-		flushes = append(flushes, o)
-	}})
-	put(t, p, api.Event{Key: "a", Count: 1}, api.Event{Key: "b", Count: 1}, api.Event{Key: "a", Count: 2},
-		api.Event{Key: "a", Count: 3})
-	testkit.Must(t, p.Flush(t.Context()))
-	put(t, p, api.Event{Key: "a", Count: 4})
-	testkit.Must(t, p.Flush(t.Context()))
-	if diff := cmp.Diff([]stream.Outcome{{Appended: 4, Entries: 2}, {Appended: 1, Entries: 1}}, flushes); diff != "" {
-		t.Errorf("flushes (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(map[string][]int64{"a": {6, 4}, "b": {1}}, stored(t, c, k)); diff != "" {
-		t.Errorf("events (-want +got):\n%s", diff)
-	}
-}
-
 // The log has the sum of all that is appended, in batches of at most MaxBatch events. No entry is above the largest
 // count, because workers would refuse it.
 func TestProducerKeepsEverySum(t *testing.T) {
@@ -177,16 +157,23 @@ func TestNewProducerRefusesNegativeBounds(t *testing.T) {
 	}
 }
 
-// Events of one key are merged if their values are the same, so that each value is sent once.
+// Events of one key in one flush are merged if their values are the same, so that each value is sent once.
 func TestEventsAreMergedByTheirValues(t *testing.T) {
 	c, k := streamtest.AnyRedis(t), newKeys(t, 1)
 	of := func(user string, count int64) api.Event {
 		return api.Event{Key: "ip", Count: count, Values: map[string]string{"user": user}}
 	}
 	plain := api.Event{Key: "ip", Count: 1}
-	p := newProducer(t, newLog(t, c, k, time.Minute), stream.ProducerConfig{Linger: time.Minute})
+	var flushes []stream.Outcome
+	p := newProducer(t, newLog(t, c, k, time.Minute), stream.ProducerConfig{Linger: forGood,
+		OnFlush: func(o stream.Outcome) { flushes = append(flushes, o) }})
 	put(t, p, of("a", 1), of("b", 2), plain, of("a", 4), plain)
 	testkit.Must(t, p.Flush(t.Context()))
+	put(t, p, plain)
+	testkit.Must(t, p.Flush(t.Context()))
+	if diff := cmp.Diff([]stream.Outcome{{Appended: 5, Entries: 3}, {Appended: 1, Entries: 1}}, flushes); diff != "" {
+		t.Errorf("flushes (-want +got):\n%s", diff)
+	}
 	entries, err := c.XRange(t.Context(), k.Events(0), "-", "+").Result()
 	testkit.Must(t, err)
 	var got []map[string]any
@@ -194,7 +181,7 @@ func TestEventsAreMergedByTheirValues(t *testing.T) {
 		got = append(got, e.Values)
 	}
 	want := []map[string]any{{"key": "ip", "count": "5", "user": "a"}, {"key": "ip", "count": "2", "user": "b"},
-		{"key": "ip", "count": "2"}}
+		{"key": "ip", "count": "2"}, {"key": "ip", "count": "1"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

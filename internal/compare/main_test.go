@@ -47,25 +47,14 @@ func result(t *testing.T, c *Comparison, name string) Result {
 	return Result{}
 }
 
-// Poisson is traffic of independent arrivals, for the tests.
-type Poisson struct {
-	Rate     float64 // requests per second of all keys together, above 0
-	Requests int
-	Keys     int   // they are chosen evenly; at least 1
-	MaxCost  int64 // costs are chosen evenly from 1 to this; at least 1
-	Seed     uint64
-}
-
-// Trace generates the requests. The same values generate the same trace.
-func (p Poisson) Trace() Trace {
-	draw := rand.New(rand.NewPCG(p.Seed, 0))
-	t := Trace{Name: fmt.Sprintf("poisson: %g requests per second", p.Rate),
-		Requests: make([]Request, p.Requests)}
+// poisson returns so many requests that arrive independently, at a rate per second, of keys that are chosen evenly.
+func poisson(rate float64, requests, keys int) Trace {
+	draw := rand.New(rand.NewPCG(1, 0))
+	t := Trace{Name: "poisson", Requests: make([]Request, requests)}
 	seconds := 0.0
 	for i := range t.Requests {
-		seconds += draw.ExpFloat64() / p.Rate
-		t.Requests[i] = Request{start + int64(seconds*1000), fmt.Sprintf("user:%d", 1+draw.IntN(p.Keys)),
-			1 + draw.Int64N(p.MaxCost), nil}
+		seconds += draw.ExpFloat64() / rate
+		t.Requests[i] = Request{start + int64(seconds*1000), fmt.Sprintf("user:%d", 1+draw.IntN(keys)), 1, nil}
 	}
 	return t
 }

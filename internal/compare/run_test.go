@@ -77,35 +77,13 @@ func TestBoundaryAdmits(t *testing.T) {
 	})
 }
 
-func TestExactOnPoisson(t *testing.T) {
-	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
-		for _, test := range []struct {
-			name   string
-			trace  Trace
-			limits []windows.Window
-		}{
-			{"one key", Poisson{10, requests(2000), 1, 1, 1}.Trace(), []windows.Window{window(50, 10*time.Second)}},
-			{"costs, keys, windows", Poisson{30, requests(2000), 3, 7, 2}.Trace(),
-				[]windows.Window{window(40, 5*time.Second), window(90, 20*time.Second), window(12, time.Second)}},
-		} {
-			t.Run(test.name, func(t *testing.T) {
-				got := run(t, Config{Redis: c, Windows: test.limits}, test.trace)
-				right(t, got)
-				if o := result(t, got, Oracle); o.AdmittedRequests == o.OfferedRequests || o.AdmittedRequests == 0 {
-					t.Errorf("the oracle admitted %d of %d: the trace shows nothing", o.AdmittedRequests,
-						o.OfferedRequests)
-				}
-			})
-		}
-	})
-}
-
 // Times near zero work like others: 0 means "no time given" to the scripts, and a window cannot begin before zero.
+// Requests of several keys have several costs. (internal/counters has the properties of each algorithm.)
 func TestTimesNearZero(t *testing.T) {
-	limits := []windows.Window{window(2, 400*time.Millisecond), window(3, time.Second)}
+	limits := []windows.Window{window(4, 400*time.Millisecond), window(6, time.Second)}
 	trace := Trace{Name: "near zero"}
 	for ms := range int64(60) {
-		trace.Requests = append(trace.Requests, Request{ms * 50, "a", 1, nil})
+		trace.Requests = append(trace.Requests, Request{ms * 50, []string{"a", "b"}[ms%2], 1 + ms%3, nil})
 	}
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		got := run(t, Config{Redis: c, Windows: limits}, trace)
@@ -130,14 +108,14 @@ func TestCountsOutliveRedisClock(t *testing.T) {
 			looked++
 		}
 	}}
-	run(t, cfg, Poisson{10, 1000, 5, 1, 1}.Trace())
+	run(t, cfg, poisson(10, 1000, 5))
 	if looked == 0 {
 		t.Error("there was no key to look at")
 	}
 }
 
 func TestLeavesNothing(t *testing.T) {
-	trace := Poisson{10, requests(2000), 5, 1, 1}.Trace()
+	trace := poisson(10, requests(2000), 5)
 	limits := []windows.Window{window(20, 10*time.Second)}
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		testkit.Must(t, c.Set(t.Context(), "sc-compared-by-others", 1, 0).Err())
@@ -180,7 +158,7 @@ func TestWhatRedisTells(t *testing.T) {
 	}
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		real := strings.HasSuffix(t.Name(), "/redis")
-		trace := Poisson{1000, 3000, minKeysForMemory * 2, 1, 1}.Trace()
+		trace := poisson(1000, 3000, minKeysForMemory*2)
 		got := run(t, Config{Redis: c, Windows: []windows.Window{window(50, 10*time.Second)}}, trace)
 		if got.Trace.Keys < minKeysForMemory {
 			t.Fatalf("the trace has %d keys", got.Trace.Keys)
@@ -195,7 +173,7 @@ func TestWhatRedisTells(t *testing.T) {
 			}
 		}
 		few := run(t, Config{Redis: c, Windows: []windows.Window{window(50, 10*time.Second)}},
-			Poisson{10, 10, 3, 1, 1}.Trace())
+			poisson(10, 10, 3))
 		if b := result(t, few, windows.DefaultAlgorithm).BytesPerKey; b != nil {
 			t.Errorf("with 3 keys, %g bytes per key: that is noise", *b)
 		}

@@ -34,9 +34,7 @@ func driven(t *testing.T, ws []windows.Window, requests []Request, counter check
 	testkit.Must(t, err)
 	r := &runner{Config: Config{Windows: ws}, trace: Trace{Requests: requests}}
 	c := byCounter("test", KindInProcess, counter, &clock{}, rules.List()[0])
-	if err := r.drive(t.Context(), []*contestant{c}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, r.drive(t.Context(), []*contestant{c}))
 	return c.result(1)
 }
 

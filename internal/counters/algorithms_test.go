@@ -121,7 +121,7 @@ func TestSlotsOutliveAChangeOfAlgorithm(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
 		slots := "{limit: 2, in_flight: 1m}, {limit: 100, per: 1h}"
 		x := changing(t, s, windows.DefaultAlgorithm, slots)
-		id, v := x.reserve("a", "k", 2, time.Minute)
+		id, v := x.reserve("a", 2, time.Minute, "k")
 		if s.transitions(t); !v.Allowed {
 			t.Fatalf("%+v", v)
 		}
@@ -129,12 +129,12 @@ func TestSlotsOutliveAChangeOfAlgorithm(t *testing.T) {
 			x = changing(t, s, a, slots)
 			x.sweepLevels(s.keys.Partition("k"))
 			x.expect()
-			if _, v := x.reserve("b", "k", 1, time.Second); v.Allowed || v.Items[0].Windows[0].Used != 2 {
+			if _, v := x.reserve("b", 1, time.Second, "k"); v.Allowed || v.Items[0].Windows[0].Used != 2 {
 				t.Errorf("%s: %+v", a, v)
 			}
 		}
 		x.settle(reservations.Commit, id, 2, time.Minute)
-		if _, v := x.reserve("c", "k", 1, time.Second); !v.Allowed || v.Items[0].Windows[1].Used != 3 {
+		if _, v := x.reserve("c", 1, time.Second, "k"); !v.Allowed || v.Items[0].Windows[1].Used != 3 {
 			t.Errorf("after the commit: %+v", v)
 		}
 	})

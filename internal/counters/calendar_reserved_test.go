@@ -9,28 +9,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
-
-func (x tale) reserve(id, key string, units int64, ttl time.Duration) (string, counters.Verdict) {
-	x.t.Helper()
-	requests := []counters.Request{{Plan: x.s.rules.Match(key), Key: key, Cost: units}}
-	id = x.s.held.ID(id, requests)
-	got, err := x.s.held.Reserve(x.t.Context(), id, ttl, "f", requests)
-	testkit.Must(x.t, err)
-	return id, got.Verdict
-}
-
-func (x tale) settle(op lua.SettleOp, id string, cost int64, ttl time.Duration) {
-	x.t.Helper()
-	charge := func(string, int64) int64 { return cost }
-	_, err := x.s.held.Settle(x.t.Context(), x.s.rules, id, x.s.keys.All(), op, ttl, charge, "c")
-	testkit.Must(x.t, err)
-}
 
 // Units that are still reserved when a new period begins are charged in the new period when they expire. They
 // leave when that period ends, not a whole window later.
@@ -43,30 +26,27 @@ func TestReservedUnitsLeaveWithTheirPeriod(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			eachRedis(t, nil, func(t *testing.T, s *store) {
-				rules, err := windows.Parse("rules.yml", fmt.Appendf(nil,
-					"rules:\n  - {name: budget, match: \"*\", windows: [%s]}", window))
-				testkit.Must(t, err)
-				s.rules = rules
+				s.rules = parsed(t, "rules:\n  - {name: budget, match: \"*\", windows: ["+window+"]}")
 				ends := (s.clock.ms/(30*86_400_000) + 1) * 30 * 86_400_000
-				if c := rules.List()[0].Windows[0].Calendar; c.Unit != "" {
+				if c := s.rules.List()[0].Windows[0].Calendar; c.Unit != "" {
 					_, ends = c.Period(s.clock.ms)
 				}
 				s.clock.ms = ends - 5000
 				x := tale{t, s}
-				x.reserve("a", "k", 6, time.Second)
-				_, v := x.reserve("b", "k", 4, 2*time.Second)
+				x.reserve("a", 6, time.Second, "k")
+				_, v := x.reserve("b", 4, 2*time.Second, "k")
 				if w := v.Items[0].Windows[0]; !v.Allowed || w.NextFreeMs != 5000 || w.EmptyMs != 5000 {
 					t.Errorf("reserved: %+v", w)
 				}
-				if _, v := x.reserve("c", "k", 1, time.Second); v.Items[0].RetryAfter != 5*time.Second {
+				if _, v := x.reserve("c", 1, time.Second, "k"); v.Items[0].RetryAfter != 5*time.Second {
 					t.Errorf("denied: %+v", v.Items[0])
 				}
 				x.after(3 * time.Second)
-				if _, v := x.reserve("c", "k", 1, time.Second); v.Items[0].RetryAfter != 2*time.Second {
+				if _, v := x.reserve("c", 1, time.Second, "k"); v.Items[0].RetryAfter != 2*time.Second {
 					t.Errorf("denied once all have expired: %+v", v.Items[0])
 				}
 				x.after(2 * time.Second)
-				if _, v := x.reserve("c", "k", 10, time.Second); !v.Allowed {
+				if _, v := x.reserve("c", 10, time.Second, "k"); !v.Allowed {
 					t.Errorf("in the next period: %+v", v.Items[0])
 				}
 			})
@@ -80,7 +60,7 @@ func TestACommitEndsAThrottleInTime(t *testing.T) {
 	rule := apiRule(func(r *windows.Rule) { r.Alerts, r.Hold = nil, 0 })
 	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
 		x := tale{t, s}
-		id, v := x.reserve("a", "k", 10, time.Minute)
+		id, v := x.reserve("a", 10, time.Minute, "k")
 		if due := x.due("k"); !v.Allowed || due != 70_000 {
 			t.Fatalf("%+v, due in %d ms", v, due)
 		}
@@ -106,18 +86,18 @@ func TestAPenaltyOfSlots(t *testing.T) {
 		Windows: []windows.Window{{Limit: 2, Per: 10 * time.Second, InFlight: true}}}
 	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
 		x := tale{t, s}
-		id, v := x.reserve("a", "k", 2, 10*time.Second)
+		id, v := x.reserve("a", 2, 10*time.Second, "k")
 		if !v.Allowed || v.Items[0].Windows[0] != (api.WindowState{Limit: 2, Used: 2, EmptyMs: 10_000,
 			NextFreeMs: 60_000, WindowKind: api.WindowKind{InFlight: true}}) {
 			t.Fatalf("%+v", v)
 		}
 		x.expect("raised slots/k 100% used 2 f", "throttled slots/k 100% used 2 f")
 		x.settle(lua.Commit, id, 0, time.Minute)
-		if _, v := x.reserve("b", "k", 1, time.Second); v.Allowed || v.Items[0].RetryAfter != time.Minute {
+		if _, v := x.reserve("b", 1, time.Second, "k"); v.Allowed || v.Items[0].RetryAfter != time.Minute {
 			t.Errorf("%+v", v)
 		}
 		x.after(time.Minute)
-		if _, v := x.reserve("c", "k", 1, time.Second); !v.Allowed {
+		if _, v := x.reserve("c", 1, time.Second, "k"); !v.Allowed {
 			t.Errorf("%+v", v)
 		}
 	})
@@ -128,10 +108,8 @@ func TestAPenaltyOfSlots(t *testing.T) {
 func TestAResetOfALeasedKeyIsWholeOrNotAtAll(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
 		x, ends := monthly(t, s, 10)
-		lease := reservations.Lease{ID: "l", Key: "k", TTL: time.Minute}
-		leased, err := s.held.RenewLease(t.Context(), s.rules.Match("k"), lease, reservations.Renewal{Want: 6})
-		if err != nil || leased.Units != 6 {
-			t.Fatal(leased, err)
+		if n := x.leases(time.Minute, 0, reservations.Renewal{Want: 6}); n != 6 {
+			t.Fatalf("a lease of %d units", n)
 		}
 		x.check("k", 2)
 		p := s.keys.Partition("k")

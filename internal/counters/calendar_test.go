@@ -84,11 +84,9 @@ func TestDaysWithoutAMidnight(t *testing.T) {
 // monthly gives a store one rule of a month, and returns a tale of it that begins just before a month ends.
 func monthly(t *testing.T, s *store, limit int) (x tale, ends int64) {
 	t.Helper()
-	rules, err := windows.Parse("rules.yml", fmt.Appendf(nil, `rules:
+	s.rules = parsed(t, fmt.Sprintf(`rules:
   - {name: budget, match: "*", windows: [{limit: %d, per: month, zone: Europe/Berlin, starts: 15}]}`, limit))
-	testkit.Must(t, err)
-	s.rules = rules
-	_, ends = rules.List()[0].Windows[0].Calendar.Period(s.clock.ms)
+	_, ends = s.rules.List()[0].Windows[0].Calendar.Period(s.clock.ms)
 	s.clock.ms = ends - 1000
 	return tale{t, s}, ends
 }
@@ -148,10 +146,7 @@ func TestOverlappingPeriodsKeepTheirUnits(t *testing.T) {
 		x.check("k", 7)
 		for i, change := range []string{"zone: Europe/London, starts: 15", "zone: UTC, starts: 14",
 			"zone: Europe/Berlin, starts: 15"} {
-			rules, err := windows.Parse("rules.yml", fmt.Appendf(nil,
-				"rules:\n  - {name: budget, match: \"*\", windows: [{limit: 10, per: month, %s}]}", change))
-			testkit.Must(t, err)
-			s.rules = rules
+			s.rules = parsed(t, "rules:\n  - {name: budget, match: \"*\", windows: [{limit: 10, per: month, "+change+"}]}")
 			if v := x.check("k", 1); !v.Allowed || v.Items[0].Windows[0].Used != 8+int64(i) {
 				t.Fatalf("%s: %+v", change, v)
 			}

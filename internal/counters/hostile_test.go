@@ -245,19 +245,15 @@ func TestGarbageCountersHoldUpNoReservation(t *testing.T) {
 					if g.put(s.redis, x.counter(bad)) != nil {
 						continue // the embedded Redis refuses some of it
 					}
-					requests := []counters.Request{{Plan: s.rules.Match(bad), Key: bad, Cost: 5}}
-					id := s.held.ID(fmt.Sprint("r", i), requests)
-					got, err := s.held.Reserve(t.Context(), id, time.Minute, "f", requests)
-					if err != nil || !got.Allowed && !g.between {
-						t.Fatalf("%s: %+v, %v", g.what, got, err)
+					id, got := x.reserve(fmt.Sprint("r", i), 5, time.Minute, bad)
+					if !got.Allowed && !g.between {
+						t.Fatalf("%s: %+v", g.what, got)
 					}
 					if !got.Allowed {
 						continue
 					}
-					charge := func(string, int64) int64 { return 4 }
-					end, err := s.held.Settle(t.Context(), s.rules, id, s.keys.All(), lua.Commit, 0, charge, "c")
-					if err != nil || end.State != lua.Settled {
-						t.Fatalf("%s: commit: %+v, %v", g.what, end, err)
+					if state := x.settle(lua.Commit, id, 4, 0); state != lua.Settled {
+						t.Fatalf("%s: commit: %v", g.what, state)
 					}
 					if n := used(t, s, bad); !g.between && n != 4 {
 						t.Errorf("%s: the key has used %d, expected 4", g.what, n)

@@ -9,14 +9,11 @@ import (
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 func (x tale) rules(yaml string) {
 	x.t.Helper()
-	rules, err := windows.Parse("rules.yml", []byte("rules:\n"+yaml))
-	testkit.Must(x.t, err)
-	x.s.rules = rules
+	x.s.rules = parsed(x.t, "rules:\n"+yaml)
 	testkit.Must(x.t, x.s.learn())
 }
 

@@ -184,21 +184,17 @@ func (p *spenders) run(steps int) {
 func TestALeaseThatLeftItsWindows(t *testing.T) {
 	rule := windows.Rule{Windows: []windows.Window{{Limit: 100, Per: time.Second}}}
 	underEachAlgorithm(t, rule, func(t *testing.T, s *store) {
-		plan := s.rules.Match("k")
-		requests := []counters.Request{{Plan: plan, Key: "k", Cost: 100}}
-		one := reservations.Lease{ID: s.held.ID("a", requests), Key: "k", TTL: 100 * time.Millisecond}
-		got, err := s.held.RenewLease(t.Context(), plan, one, reservations.Renewal{Want: 60})
-		if err != nil || got.Units != 60 {
-			t.Fatalf("%+v, %v", got, err)
+		x := tale{t, s}
+		had := x.leases(ms(100), 0, reservations.Renewal{Want: 60})
+		if had != 60 {
+			t.Fatalf("a lease of %d units", had)
 		}
 		s.clock.ms += 5000
-		if v, err := s.serve.Check(t.Context(), requests); err != nil || !v.Allowed {
-			t.Fatalf("%+v, %v: nothing counts any more", v, err)
+		if v := x.check("k", 100); !v.Allowed {
+			t.Fatalf("%+v: nothing counts any more", v)
 		}
-		one.Units = got.Units
-		got, err = s.held.RenewLease(t.Context(), plan, one, reservations.Renewal{Used: 10, Want: 30})
-		if err != nil || got.Units != 0 {
-			t.Errorf("%d units of a window of 100 that holds 100, %v", got.Units, err)
+		if n := x.leases(ms(100), had, reservations.Renewal{Used: 10, Want: 30}); n != 0 {
+			t.Errorf("%d units of a window of 100 that holds 100", n)
 		}
 	})
 }

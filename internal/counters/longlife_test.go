@@ -189,7 +189,7 @@ func TestLongestWindows(t *testing.T) {
 			now := s.clock.ms
 			v, err := s.Check(context.Background(), []counters.Request{{Plan: l.plan, Key: "k", Cost: cost}})
 			testkit.Must(t, err)
-			want, retry := l.oracle.Admits("k", now, cost, limits), v.Items[0].RetryAfter.Milliseconds()
+			want, retry := room(l.oracle, "k", now, cost, limits), v.Items[0].RetryAfter.Milliseconds()
 			if v.Allowed != want {
 				t.Fatalf("check %d: allowed %v, recount says %v", i, v.Allowed, want)
 			}
@@ -197,7 +197,7 @@ func TestLongestWindows(t *testing.T) {
 				l.oracle.Add("k", now, cost)
 			} else {
 				denied++
-				if l.oracle.Admits("k", now+retry-1, cost, limits) || !l.oracle.Admits("k", now+retry, cost, limits) {
+				if room(l.oracle, "k", now+retry-1, cost, limits) || !room(l.oracle, "k", now+retry, cost, limits) {
 					t.Fatalf("check %d: retry after %d ms is not when it is admitted", i, retry)
 				}
 			}

@@ -16,16 +16,12 @@ import (
 func (l *timeline) ask(calls [][]counters.Request) (got []counters.Verdict) {
 	if l.s.serve != nil {
 		got, err := l.s.serve.CheckMany(context.Background(), calls)
-		if err != nil {
-			l.Fatal(err)
-		}
+		testkit.Must(l, err)
 		return got
 	}
 	for _, asks := range calls {
 		v, err := l.s.Check(context.Background(), asks)
-		if err != nil {
-			l.Fatal(err)
-		}
+		testkit.Must(l, err)
 		got = append(got, v)
 	}
 	return got

@@ -116,7 +116,7 @@ func (l *timeline) answeredBefore(asks []counters.Request, v counters.Verdict) b
 func (l *timeline) compareCall(asks []counters.Request, v counters.Verdict, last bool) {
 	allowed, admits := true, make([]bool, len(asks))
 	for i, a := range asks {
-		admits[i] = l.oracle.Admits(a.Key, l.oracle.Clock(a.Key, l.s.clock.ms), max(1, a.Cost), l.limits)
+		admits[i] = room(l.oracle, a.Key, l.oracle.Clock(a.Key, l.s.clock.ms), max(1, a.Cost), l.limits)
 		allowed = allowed && admits[i]
 	}
 	if v.Allowed != allowed {
@@ -147,7 +147,7 @@ func (l *timeline) compareWait(a counters.Request, v counters.Verdict, i int, ad
 		}
 		cost = 1
 	case !v.Allowed && l.chargesDenied() && a.Mode != api.ModeLook && a.Cost > 0:
-		admits = l.oracle.Admits(a.Key, now, cost, l.limits) // after its charge
+		admits = room(l.oracle, a.Key, now, cost, l.limits) // after its charge
 	case admits != (retry == 0):
 		l.Fatalf("%v: retry after %d ms, recount says %v", a, retry, admits)
 	}
@@ -157,7 +157,7 @@ func (l *timeline) compareWait(a counters.Request, v counters.Verdict, i int, ad
 		if retry != -1 {
 			l.Fatalf("%v: retry after %d ms, expected never", a, retry)
 		}
-	case l.oracle.Admits(a.Key, now+retry-1, cost, l.limits) || !l.oracle.Admits(a.Key, now+retry, cost, l.limits):
+	case room(l.oracle, a.Key, now+retry-1, cost, l.limits) || !room(l.oracle, a.Key, now+retry, cost, l.limits):
 		l.Fatalf("%v: retry after %d ms is not when %d are admitted", a, retry, cost)
 	}
 }

@@ -2,6 +2,7 @@ package counters_test
 
 import (
 	"context"
+	_ "embed" // the script of gcra
 	"errors"
 	"fmt"
 	"slices"
@@ -17,6 +18,17 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
+
+//go:embed testdata/gcra.lua
+var gcraText string
+
+var gcraScript = redis.NewScript(gcraText)
+
+// gcra checks one unit of a limit of units per `per` by the generic cell rate algorithm. It is the
+// yardstick of a check: one number per key, and no sliding window.
+func gcra(ctx context.Context, c redis.Scripter, key string, limit int64, per time.Duration) error {
+	return gcraScript.Run(ctx, c, []string{key}, limit, per.Microseconds(), 1).Err()
+}
 
 const farAway = 1_000_000_000 // a limit whose levels no key comes near
 

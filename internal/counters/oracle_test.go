@@ -104,13 +104,3 @@ func (o *Oracle) Used(key string, now, window int64) int64 {
 func (o *Oracle) Truth(key string, now, window int64) int64 {
 	return Exact(o.events[key], now, window)
 }
-
-// Admits reports whether all windows admit cost more units.
-func (o *Oracle) Admits(key string, now, cost int64, windows []OracleWindow) bool {
-	for _, w := range windows {
-		if o.Used(key, now, w.Ms)+cost > w.Limit {
-			return false
-		}
-	}
-	return true
-}

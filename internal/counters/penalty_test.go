@@ -18,9 +18,9 @@ func TestAPenaltyThatBeginsInARun(t *testing.T) {
 	rule := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 3, Per: time.Second}},
 		Penalty: []time.Duration{time.Minute}}
 	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
-		tale{t, s}.check("k", 1)
-		ask := []counters.Request{{Plan: s.rules.Match("k"), Key: "k", Cost: 3}}
-		fits := []counters.Request{{Plan: s.rules.Match("k"), Key: "k", Cost: 2}}
+		x := tale{t, s}
+		x.check("k", 1)
+		ask, fits := x.requests(3, "k"), x.requests(2, "k")
 		got, err := s.serve.CheckMany(t.Context(), [][]counters.Request{ask, fits, ask})
 		testkit.Must(t, err)
 		for i, v := range got {
@@ -29,9 +29,8 @@ func TestAPenaltyThatBeginsInARun(t *testing.T) {
 			}
 		}
 		s.clock.ms += 30_000
-		held, err := s.held.Reserve(t.Context(), s.held.ID("a", ask), time.Minute, "f", ask)
-		if err != nil || held.Allowed || held.Items[0].RetryAfter != 30*time.Second {
-			t.Errorf("a reservation: %+v, %v", held, err)
+		if _, v := x.reserve("a", 3, time.Minute, "k"); v.Allowed || v.Items[0].RetryAfter != 30*time.Second {
+			t.Errorf("a reservation: %+v", v)
 		}
 	})
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // Checks of one key that come at the same time, some under the rules before a reload and some under the rules
@@ -26,10 +25,8 @@ func TestCallsUnderTwoRulesOfOneRun(t *testing.T) {
 			for j, after := range forms {
 				key := fmt.Sprintf("k:%d:%d", i, j)
 				ask := func(form string) []counters.Request {
-					rules, err := windows.Parse("rules.yml", []byte("rules:\n  - name: r\n    match: \"*\"\n    "+form))
-					testkit.Must(t, err)
-					s.rules = rules
-					return []counters.Request{{Plan: rules.Match(key), Key: key, Cost: 3}}
+					s.rules = parsed(t, "rules:\n  - name: r\n    match: \"*\"\n    "+form)
+					return tale{t, s}.requests(3, key)
 				}
 				got, err := s.serve.CheckMany(t.Context(), [][]counters.Request{ask(before), ask(after), ask(before),
 					ask(after)})

@@ -84,9 +84,7 @@ func (l *ledger) compareAll(what string) {
 	l.Helper()
 	for _, key := range l.keys {
 		st, err := l.s.Peek(context.Background(), l.plan, key)
-		if err != nil {
-			l.Fatal(err)
-		}
+		testkit.Must(l, err)
 		l.compareHeld(what, key, st)
 	}
 }
@@ -142,9 +140,7 @@ func (l *ledger) reserve(keys []string) {
 	h.id = l.s.held.ID(fmt.Sprint("r", reserved), requests)
 	for range rapid.IntRange(1, 2).Draw(l.T, "times") { // sent again, it does the same
 		got, err := l.s.held.Reserve(context.Background(), h.id, ms(h.expires-l.s.clock.ms), "f", requests)
-		if err != nil {
-			l.Fatal(err)
-		}
+		testkit.Must(l, err)
 		if got.Allowed != want || want && got.ExpiresMs != h.expires {
 			l.Fatalf("reserving %v of %v: %+v, recount says %t", h.units, keys, got, want)
 		}
@@ -171,9 +167,7 @@ func (l *ledger) settle(op lua.SettleOp) {
 	charge := func(string, int64) int64 { return cost }
 	for range rapid.IntRange(1, 2).Draw(l.T, "times") {
 		got, err := l.s.held.Settle(context.Background(), l.s.rules, h.id, l.s.keys.All(), op, ms(ttl), charge, "c")
-		if err != nil {
-			l.Fatal(err)
-		}
+		testkit.Must(l, err)
 		if got.State != lua.Settled && got.State != lua.DoneBefore {
 			l.Fatalf("%s of %s: %+v", op, h.id, got)
 		}
@@ -217,9 +211,7 @@ func (l *ledger) run() {
 			}
 			cost := rapid.Int64Range(1, l.rule.Smallest()).Draw(l.T, "cost")
 			v, err := l.s.Check(context.Background(), []counters.Request{{Plan: l.plan, Key: key, Cost: cost}})
-			if err != nil {
-				l.Fatal(err)
-			}
+			testkit.Must(l, err)
 			if want := l.admits(key, cost); v.Allowed != want {
 				l.Fatalf("check of %d: allowed %t, recount says %t", cost, v.Allowed, want)
 			}
@@ -262,21 +254,11 @@ func TestEachKeyExpiresByItsRule(t *testing.T) {
 	rules := []*windows.Rule{{Name: "tokens", Match: "tenant:*", Windows: window},
 		{Name: "slots", Match: "job:*", Windows: window, OnExpire: windows.OnExpireFree}}
 	eachRedis(t, rulesOf(t, rules...), func(t *testing.T, s *store) {
-		var requests []counters.Request
-		for _, key := range []string{"tenant:{x}", "job:{x}"} {
-			requests = append(requests, counters.Request{Plan: s.rules.Match(key), Key: key, Cost: 4})
-		}
-		got, err := s.held.Reserve(t.Context(), s.held.ID("a", requests), time.Second, "f", requests)
-		if err != nil || !got.Allowed {
-			t.Fatal(got, err)
-		}
+		tale{t, s}.holds("a", 4, time.Second, "tenant:{x}", "job:{x}")
 		s.clock.ms += 1000
 		s.sweep(t)
-		for i, want := range []int64{4, 0} {
-			st, err := s.Peek(t.Context(), requests[i].Plan, requests[i].Key)
-			if err != nil || st.Windows[0].Used != want {
-				t.Errorf("%s: %+v, %v, want %d used", requests[i].Key, st.Windows, err, want)
-			}
+		if tenant, job := used(t, s, "tenant:{x}"), used(t, s, "job:{x}"); tenant != 4 || job != 0 {
+			t.Errorf("used %d and %d, want 4 and 0", tenant, job)
 		}
 	})
 }
@@ -288,26 +270,17 @@ func TestAnExpiredReservationStaysExpired(t *testing.T) {
 	for _, key := range []string{"k", "other"} { // its own key, and, of two partitions, the first or the second
 		eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
 			x := tale{t, s}
-			var requests []counters.Request
-			for _, k := range []string{"k", "other"} {
-				requests = append(requests, counters.Request{Plan: s.rules.Match(k), Key: k, Cost: 5})
-			}
-			id := s.held.ID("a", requests)
-			if got, err := s.held.Reserve(t.Context(), id, time.Second, "f", requests); err != nil || !got.Allowed {
-				t.Fatal(got, err)
-			}
+			id := x.holds("a", 5, time.Second, "k", "other")
 			s.clock.ms += 1000
-			x.reserve("b", key, 1, time.Minute)
+			x.reserve("b", 1, time.Minute, key)
 			s.clock.ms -= 500
 			for _, op := range []lua.SettleOp{lua.Renew, lua.Commit, lua.Cancel} {
-				charge := func(string, int64) int64 { return 5 }
-				got, err := s.held.Settle(t.Context(), s.rules, id, s.keys.All(), op, time.Minute, charge, "c")
-				if err != nil || got.State != lua.HasExpired {
-					t.Errorf("%s: %+v, %v", op, got, err)
+				if state := x.settle(op, id, 5, time.Minute); state != lua.HasExpired {
+					t.Errorf("%s: %v", op, state)
 				}
 			}
-			if again, err := s.held.Reserve(t.Context(), id, time.Second, "f", requests); err != nil || again.Allowed {
-				t.Errorf("reserved again: %+v, %v", again, err)
+			if _, again := x.reserve("a", 5, time.Second, "k", "other"); again.Allowed {
+				t.Errorf("reserved again: %+v", again)
 			}
 			s.clock.ms += 2000
 			s.sweep(t)
@@ -338,20 +311,15 @@ func TestReservedByAClockThatWasAhead(t *testing.T) {
 		for _, lease := range []bool{false, true} {
 			t.Run(fmt.Sprint(a, " lease ", lease), func(t *testing.T) {
 				eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
-					x, plan := tale{t, s}, s.rules.Match("k")
+					x := tale{t, s}
 					x.check("k", 10)
 					s.clock.ms += 30_000
-					requests := []counters.Request{{Plan: plan, Key: "k", Cost: 6}}
-					id := s.held.ID("a", requests)
 					if lease {
-						one := reservations.Lease{ID: id, Key: "k", TTL: time.Second}
-						got, err := s.held.RenewLease(t.Context(), plan, one, reservations.Renewal{Want: 6})
-						if err != nil || got.Units != 6 {
-							t.Fatalf("%+v, %v", got, err)
+						if n := x.leases(time.Second, 0, reservations.Renewal{Want: 6}); n != 6 {
+							t.Fatalf("a lease of %d units", n)
 						}
-					} else if got, err := s.held.Reserve(t.Context(), id, time.Second, "f", requests); err != nil ||
-						!got.Allowed {
-						t.Fatalf("%+v, %v", got, err)
+					} else {
+						x.holds("a", 6, time.Second, "k")
 					}
 					s.clock.ms -= 29_900
 					if n := used(t, s, "k"); n != 6 {
@@ -367,8 +335,8 @@ func TestReservedByAClockThatWasAhead(t *testing.T) {
 // that was made under this id meanwhile must still be swept.
 func TestASweepForgetsNoReservationMadeMeanwhile(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
-		requests := []counters.Request{{Plan: s.rules.Match("k"), Key: "k", Cost: 1}}
-		id := s.held.ID("a", requests)
+		x := tale{t, s}
+		id := s.held.ID("a", x.requests(1, "k"))
 		due := s.keys.Due(s.keys.Partition("k"))
 		testkit.Must(t, s.redis.ZAdd(t.Context(), due, redis.Z{Score: float64(s.clock.ms), Member: "\n" + id},
 			redis.Z{Score: float64(s.clock.ms), Member: "\nforeign"}).Err())
@@ -376,8 +344,7 @@ func TestASweepForgetsNoReservationMadeMeanwhile(t *testing.T) {
 		s.reader.AddHook(afterPipelines(func() {
 			if !made {
 				made = true
-				_, err := s.held.Reserve(t.Context(), id, time.Second, "f", requests)
-				testkit.Must(t, err)
+				x.holds("a", 1, time.Second, "k")
 			}
 		}))
 		s.sweep(t)
@@ -394,7 +361,7 @@ func TestReservationsAreNotLookedAtAfterAReload(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
 		x := tale{t, s}
 		x.check("k", 10)
-		x.reserve("a", "k2{k}", 1, time.Minute)
+		x.reserve("a", 1, time.Minute, "k2{k}")
 		got, err := s.store.Levelled(t.Context(), s.keys.Partition("k"))
 		if err != nil || !slices.Equal(got, []string{"k"}) {
 			t.Errorf("%q, %v", got, err)
@@ -430,20 +397,12 @@ func TestChecksBesideAnInFlightShadow(t *testing.T) {
 			t.Errorf("a check: %+v", v.Items[0])
 		}
 		x.expect()
-		requests := []counters.Request{{Plan: s.rules.Match("k"), Key: "k", Cost: 5}}
-		id := s.held.ID("a", requests)
-		got, err := s.held.Reserve(t.Context(), id, time.Minute, "f", requests)
-		if err != nil || !got.Allowed {
-			t.Fatal(got, err)
-		}
+		id := x.holds("a", 5, time.Minute, "k")
 		raised := s.transitions(t)
 		if len(raised) != 4 { // both rules are raised to 100 % and throttled
 			t.Errorf("transitions of the reservation: %q", raised)
 		}
-		_, err = s.held.Settle(t.Context(), s.rules, id, s.keys.All(), lua.Cancel, 0, nil, "-")
-		if err != nil {
-			t.Fatal(err)
-		}
+		x.settle(lua.Cancel, id, 0, 0)
 		x.after(2 * time.Second)
 		if ended := s.transitions(t); len(ended) != 4 {
 			t.Errorf("transitions after it was cancelled: %q", ended)
@@ -455,9 +414,7 @@ func TestChecksBesideAnInFlightShadow(t *testing.T) {
 func (l *ledger) refundHeld(key string) {
 	n := rapid.Int64Range(1, 2*l.rule.Smallest()).Draw(l.T, "units")
 	given, _, err := l.s.serve.Refund(context.Background(), l.plan, key, n)
-	if err != nil {
-		l.Fatal(err)
-	}
+	testkit.Must(l, err)
 	want := l.oracle.GiveBack(key, l.s.clock.ms, l.span, n)
 	if given != want {
 		l.Fatalf("%d given back, recount says %d", given, want)

@@ -164,9 +164,7 @@ func (s *store) foldBatches(t failer, batches []counters.Batch) (sum counters.Fo
 		}
 		calls = calls[len(call):]
 		f, _, err := s.store.Fold(context.Background(), s.rules, call...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		sum.Folded += f.Folded
 		sum.Late += f.Late
 		sum.AlreadyCounted += f.AlreadyCounted
@@ -265,9 +263,7 @@ func (s *store) sweep(t failer) {
 	t.Helper()
 	for p := range s.keys.Partitions {
 		keys, err := s.store.DueRecords(context.Background(), p, s.clock.ms, 1000)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if _, _, err := reservations.New(s.store).Sweep(context.Background(), p, s.rules, keys); err != nil {
 			t.Fatal(err)
 		}
@@ -279,6 +275,14 @@ func rulesOf(t failer, list ...*windows.Rule) *windows.Rules {
 	r, err := windows.NewRules(list)
 	testkit.Must(t, err)
 	return r
+}
+
+// parsed returns the rules of a file.
+func parsed(t failer, yaml string) *windows.Rules {
+	t.Helper()
+	rules, err := windows.Parse("rules.yml", []byte(yaml))
+	testkit.Must(t, err)
+	return rules
 }
 
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

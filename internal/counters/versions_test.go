@@ -12,44 +12,6 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// A worker died with an event that it had read. The key crossed its limit without that event,
-// fell, and crosses again when another worker claims the event. The event is counted at the
-// newest entry's time, so both crossings have the same time, and they are still two transitions.
-func TestASecondCrossingAtTheSameTime(t *testing.T) {
-	eachRedis(t, rulesOf(t, apiRule(func(r *windows.Rule) { r.Alerts = nil })), func(t *testing.T, s *store) {
-		x, p := tale{t, s}, s.keys.Partition("k")
-		s.fold(t, nil, counters.Event{Key: "k", Ms: s.clock.ms, Count: 5})
-		s.clock.ms += 9000
-		unacknowledged := s.append(t, counters.Event{Key: "k", Ms: s.clock.ms, Count: 5})
-		s.clock.ms += 10
-		s.fold(t, nil, counters.Event{Key: "k", Ms: s.clock.ms, Count: 5})
-		x.expect("raised api/k 100% used 10", "throttled api/k 100% used 10")
-		x.after(time.Second)
-		x.expect("released api/k 100% used 5", "cleared api/k 100% used 5")
-		s.clock.ms += 1600
-		s.foldBatch(t, p, unacknowledged[p])
-		x.expect("raised api/k 100% used 10", "throttled api/k 100% used 10")
-	})
-}
-
-// A level ends, Redis's clock steps back, and a level ends at the same time again.
-func TestASecondEndAtTheSameTime(t *testing.T) {
-	rule := apiRule(func(r *windows.Rule) {
-		r.Alerts, r.Hold, r.Windows = nil, 0, []windows.Window{{Limit: 1, Per: time.Second}}
-	})
-	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
-		x := tale{t, s}
-		x.check("k", 1)
-		for range 3 {
-			x.expect("raised api/k 100% used 1", "throttled api/k 100% used 1")
-			x.after(time.Second)
-			x.expect("released api/k 100% used 0", "cleared api/k 100% used 0")
-			s.clock.ms -= 1000
-			x.check("k", 1)
-		}
-	})
-}
-
 // No two transitions share an id, and the versions of a key only increase, whatever happens.
 func TestVersionsGrow(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {

@@ -5,10 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"strings"
 	"time"
-
-	"github.com/streamcounter/streamcounter/api"
 )
 
 // askAgain checks under idempotency keys, gives up on many answers before they can
@@ -21,13 +18,8 @@ func (d *driver) askAgain(ctx context.Context, random *rand.Rand) {
 		ask := func(within time.Duration) outcome {
 			short, cancel := context.WithTimeout(context.Background(), within)
 			defer cancel()
-			req, err := http.NewRequestWithContext(short, "POST", d.s.base+"/v1/check",
-				strings.NewReader(fmt.Sprintf(`{"key":%q,"cost":%d}`, key, cost)))
+			a, err := d.checkOne(short, client, key, cost, name)
 			if err != nil {
-				return nobodyKnows
-			}
-			var a api.CheckAnswer
-			if _, err := answerOf(client, req, name, &a); err != nil {
 				return nobodyKnows
 			}
 			return outcomeOf(a)

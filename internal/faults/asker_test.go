@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -131,6 +132,17 @@ func (h oneByHTTP) ask(_ context.Context, checks []check) ([]outcome, error) {
 		err = decode(resp, &a)
 	}
 	return []outcome{outcomeOf(a)}, err
+}
+
+// checkOne checks a key by POST, under an idempotency key if name is one.
+func (d *driver) checkOne(ctx context.Context, client *http.Client, key string, cost int64,
+	name string) (a api.CheckAnswer, err error) {
+	req, err := http.NewRequestWithContext(ctx, "POST", d.s.base+"/v1/check",
+		strings.NewReader(fmt.Sprintf(`{"key":%q,"cost":%d}`, key, cost)))
+	if err == nil {
+		_, err = answerOf(client, req, name, &a)
+	}
+	return a, err
 }
 
 // decode reads an answer; any other status is an error.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -30,13 +29,7 @@ func (d *driver) checkLeased(ctx context.Context, n int) {
 	const key, lease = "l:0", 625 * time.Millisecond // a quarter longer in Redis
 	for i := 0; pace(ctx, 20*time.Millisecond); i++ {
 		began, epoch := time.Now(), d.record.ledger.now()
-		req, err := http.NewRequestWithContext(context.Background(), "POST", d.s.base+"/v1/check",
-			strings.NewReader(fmt.Sprintf(`{"key":%q}`, key)))
-		if err != nil {
-			continue
-		}
-		var a api.CheckAnswer
-		if _, err := answerOf(client, req, "", &a); err == nil && outcomeOf(a) == granted {
+		if a, err := d.checkOne(context.Background(), client, key, 1, ""); err == nil && outcomeOf(a) == granted {
 			id := fmt.Sprintf("%d %d", n, i)
 			d.record.ledger.set(key, id, units{1, began.Add(checkPer - lease - rounding), epoch})
 			if a.Source == api.SourceLease {

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
@@ -54,6 +53,16 @@ var overrides = map[string]string{
 		unlimited),
 }
 
+// override sets or clears the override of a key.
+func (d *driver) override(client *http.Client, method, key, body string) (status int, err error) {
+	req, err := http.NewRequestWithContext(context.Background(), method, d.s.base+"/v1/overrides/"+key,
+		strings.NewReader(body))
+	if err == nil {
+		status, err = answerOf(client, req, "", nil)
+	}
+	return status, err
+}
+
 // operate sets and clears the overrides of a key, each until there is an answer. One
 // of three ends by itself.
 func (d *driver) operate(ctx context.Context, key string, h *hand, random *rand.Rand) {
@@ -62,12 +71,7 @@ func (d *driver) operate(ctx context.Context, key string, h *hand, random *rand.
 	change := func(method, body string) bool {
 		h.set("?")
 		for {
-			req, err := http.NewRequestWithContext(context.Background(), method, d.s.base+"/v1/overrides/"+key,
-				strings.NewReader(body))
-			status := 0
-			if err == nil {
-				status, err = answerOf(client, req, "", nil)
-			}
+			status, err := d.override(client, method, key, body)
 			if err == nil && (status == http.StatusOK || status == http.StatusNotFound && method == "DELETE") {
 				return true
 			}
@@ -111,13 +115,8 @@ func (d *driver) clearOverrides(t testing.TB) {
 	t.Helper()
 	client := &http.Client{Timeout: 2 * time.Second}
 	for i := range operatedKeys {
-		url := fmt.Sprintf("%s/v1/overrides/o:%d", d.s.base, i)
 		streamtest.Eventually(t, time.Minute, "an override is cleared", func() (bool, string) {
-			req, err := http.NewRequestWithContext(t.Context(), "DELETE", url, nil)
-			status := 0
-			if err == nil {
-				status, err = answerOf(client, req, "", nil)
-			}
+			status, err := d.override(client, "DELETE", fmt.Sprintf("o:%d", i), "")
 			return err == nil && (status == http.StatusOK || status == http.StatusNotFound), fmt.Sprint(status, err)
 		})
 	}
@@ -132,13 +131,7 @@ func (d *driver) checkOperated(ctx context.Context, key string, h *hand, random 
 		cost := 1 + random.Int64N(5)
 		before, version := h.get()
 		began, epoch := time.Now(), ledger.now()
-		req, err := http.NewRequestWithContext(context.Background(), "POST", d.s.base+"/v1/check",
-			strings.NewReader(fmt.Sprintf(`{"key":%q,"cost":%d}`, key, cost)))
-		if err != nil {
-			continue
-		}
-		var a api.CheckAnswer
-		_, err = answerOf(client, req, "", &a)
+		a, err := d.checkOne(context.Background(), client, key, cost, "")
 		was := outcomeOf(a)
 		if err != nil || was == nobodyKnows && a.Override != "block" {
 			d.charged(key, 0, cost)

@@ -6,10 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
-	"strings"
 	"time"
-
-	"github.com/streamcounter/streamcounter/api"
 )
 
 // Keys that begin with m: have a rule that is reloaded in one form after another under load. All count
@@ -58,13 +55,7 @@ func (d *driver) checkMoving(ctx context.Context, random *rand.Rand) {
 	for n := 0; pace(ctx, time.Duration(10+random.IntN(20))*time.Millisecond); n++ {
 		key, cost := fmt.Sprintf("m:%d", random.IntN(2)), 1+random.Int64N(5)
 		began, epoch := time.Now(), d.record.ledger.now()
-		req, err := http.NewRequestWithContext(context.Background(), "POST", d.s.base+"/v1/check",
-			strings.NewReader(fmt.Sprintf(`{"key":%q,"cost":%d}`, key, cost)))
-		if err != nil {
-			continue
-		}
-		var a api.CheckAnswer
-		if _, err := answerOf(client, req, "", &a); err == nil && outcomeOf(a) == granted {
+		if a, err := d.checkOne(context.Background(), client, key, cost, ""); err == nil && outcomeOf(a) == granted {
 			id := fmt.Sprintf("%p %d", random, n)
 			d.record.ledger.set(key, id, units{cost, began.Add(checkPer - rounding), epoch})
 			d.moved.Add(1)

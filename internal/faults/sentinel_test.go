@@ -11,7 +11,6 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/stream"
 )
 
 // TestSentinelFailover kills a master under load while its replica is away, and
@@ -43,10 +42,7 @@ func failover(t *testing.T, bounds []string) (lost int) {
 	// Without the bound: it has no replica of its own to wait for, once it is the master.
 	replica := streamtest.OwnRedis(t, "--replicaof", host, port, "--repl-diskless-sync-delay", "0", "--appendonly",
 		"yes", "--appendfsync", "always")
-	s := &system{t: t, nats: streamtest.OwnNATS(t)}
-	if s.keys, err = stream.NewKeys("sc", 4); err != nil {
-		t.Fatal(err)
-	}
+	s := &system{t: t, nats: streamtest.OwnNATS(t), keys: newKeys(t)}
 	direct := streamtest.Connect(t, replica.Addr())
 	streamtest.Eventually(t, 30*time.Second, "the replica follows", func() (bool, string) {
 		info := direct.InfoMap(context.Background(), "replication").Val()["Replication"]

@@ -114,12 +114,8 @@ func newSoak(t *testing.T) *soak {
 	s := &soak{t: t}
 	own, nats, program := streamtest.OwnRedis(t), streamtest.OwnNATS(t), streamtest.Build(t)
 	s.redis = streamtest.Connect(t, own.Addr())
-	var err error
-	if s.keys, err = stream.NewKeys("sc", 4); err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "rules.yml")
-	testkit.Must(t, os.WriteFile(file, []byte(soakRules), 0o600))
+	s.keys = newKeys(t)
+	file := testkit.WriteFile(t, "rules.yml", soakRules)
 	t.Setenv("GOMEMLIMIT", fmt.Sprint(soakLimit)) // for those that are started from here on
 	common := []string{"--redis", own.URL(), "--rules", file, "--partitions", "4", "--retention", "1m", "--log-level",
 		"warn"}
@@ -137,14 +133,7 @@ func newSoak(t *testing.T) *soak {
 		p.start()
 	}
 	for _, base := range append([]string{s.base}, s.admin...) {
-		streamtest.Eventually(t, time.Minute, "the processes are ready", func() (bool, string) {
-			resp, err := http.Get(base + "/readyz")
-			if err != nil {
-				return false, err.Error()
-			}
-			defer resp.Body.Close()
-			return resp.StatusCode == http.StatusOK, resp.Status
-		})
+		awaitReady(t, base)
 	}
 	return s
 }
@@ -211,17 +200,13 @@ func (s *soak) append(log *stream.Log, from, n uint64) {
 
 func (s *soak) ask(from, n uint64) {
 	for ; n > 0 && !s.t.Failed(); from, n = from+min(n, 100), n-min(n, 100) {
-		var body strings.Builder
-		body.WriteString(`{"each":true,"checks":[`)
+		var checks []string
 		for i := range min(n, 100) {
 			key, cost := soakKey("check", from+i)
-			if i > 0 {
-				body.WriteByte(',')
-			}
-			fmt.Fprintf(&body, `{"key":%q,"cost":%d}`, key, cost)
+			checks = append(checks, fmt.Sprintf(`{"key":%q,"cost":%d}`, key, cost))
 		}
-		body.WriteString(`]}`)
-		answer, err := s.fetch(http.NewRequest(http.MethodPost, s.base+"/v1/check", strings.NewReader(body.String())))
+		body := `{"each":true,"checks":[` + strings.Join(checks, ",") + `]}`
+		answer, err := s.fetch(http.NewRequest(http.MethodPost, s.base+"/v1/check", strings.NewReader(body)))
 		if got := strings.Count(answer, `"allowed":true`); err != nil || got != int(min(n, 100)) ||
 			strings.Count(answer, `"source":"redis"`) != got {
 			s.t.Errorf("checks of %d keys from %d on: %v, %d allowed: %.300s", min(n, 100), from, err, got, answer)

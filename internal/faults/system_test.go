@@ -92,15 +92,19 @@ type system struct {
 	minutes uint64
 }
 
+func newKeys(t testing.TB) *stream.Keys {
+	t.Helper()
+	keys, err := stream.NewKeys("sc", 4)
+	testkit.Must(t, err)
+	return keys
+}
+
 func newSystem(t testing.TB, workers int) *system {
 	t.Helper()
 	s := &system{t: t, nats: streamtest.OwnNATS(t)}
 	s.redis, s.clock = streamtest.OwnRedisWithClock(t, "--appendonly", "yes", "--appendfsync", "always")
 	s.admin = streamtest.Connect(t, s.redis.Addr())
-	var err error
-	if s.keys, err = stream.NewKeys("sc", 4); err != nil {
-		t.Fatal(err)
-	}
+	s.keys = newKeys(t)
 	s.file = testkit.WriteFile(t, "rules.yml", rulesIn(0))
 	program := streamtest.Build(t)
 	s.toAsk, s.toAdd = streamtest.NewProxy(t, s.redis.Addr()), streamtest.NewProxy(t, s.redis.Addr())
@@ -126,8 +130,14 @@ func (s *system) start() {
 	for _, p := range append([]*part{s.serve}, s.work...) {
 		p.start()
 	}
-	streamtest.Eventually(s.t, time.Minute, "the server is ready", func() (bool, string) {
-		resp, err := http.Get(s.base + "/readyz")
+	awaitReady(s.t, s.base)
+}
+
+// awaitReady waits until a process says that it is ready.
+func awaitReady(t testing.TB, base string) {
+	t.Helper()
+	streamtest.Eventually(t, time.Minute, base+" is ready", func() (bool, string) {
+		resp, err := http.Get(base + "/readyz")
 		if err != nil {
 			return false, err.Error()
 		}
