@@ -28,7 +28,8 @@ func TestMessageIDAndSubject(t *testing.T) {
 	}{
 		{api.StateThrottled, 100, "user:42", "sc/throttle/api/100/60000/throttled/4000/64000/user:42",
 			"sc.throttle.api.user:42"},
-		{api.StateReleased, 100, "user:42", "sc/throttle/api/100/60000/released/4000/user:42", "sc.throttle.api.user:42"},
+		{api.StateReleased, 100, "user:42", "sc/throttle/api/100/60000/released/4000/user:42",
+			"sc.throttle.api.user:42"},
 		{api.StateRaised, 100, "user:42", "sc/alert/api/100/60000/raised/4000/user:42", "sc.alert.api.100.user:42"},
 		{api.StateCleared, 80, "user:42", "sc/alert/api/80/60000/cleared/4000/user:42", "sc.alert.api.80.user:42"},
 		{api.StateThrottled, 100, "a\x00 b", "sc/throttle/api/100/60000/throttled/4000/64000/~YQAgYg",
