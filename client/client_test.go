@@ -352,7 +352,8 @@ func TestLocalLearnsNewLimits(t *testing.T) {
 func TestConfigIsChecked(t *testing.T) {
 	for _, c := range []client.Config{
 		{Timeout: -1}, {Instances: -1}, {KnownKeys: -1}, {LocalKeys: -1}, {Policy: 4}, {UnknownKeys: client.Local},
-		{RulePolicies: map[string]client.Policy{"x": 9}},
+		{RulePolicies: map[string]client.Policy{"x": 9}}, {Leases: -1}, {Denials: -1},
+		{Leases: 5}, // a stub has no leases
 	} {
 		if _, err := client.New(&stub{}, c); err == nil {
 			t.Errorf("%+v was taken", c)

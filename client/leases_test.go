@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -451,16 +450,5 @@ func TestABlockEndsAClientLease(t *testing.T) {
 	}
 	if n := one.Leases().Len(); n != 0 {
 		t.Errorf("%d leases of a blocked key", n)
-	}
-}
-
-func TestLeasesNeedALeaser(t *testing.T) {
-	w := newWorld(t, streamtest.AnyRedis(t), patience, hotRules(10)...)
-	over := overGRPC(t, w.serveGRPC(t, true))
-	if _, err := client.New(over, client.Config{Leases: 5}); err == nil || !strings.Contains(err.Error(), "Leases 5") {
-		t.Errorf("leases over gRPC: %v", err)
-	}
-	if _, err := client.New(over, client.Config{Leases: -1}); err == nil || !strings.Contains(err.Error(), "-1") {
-		t.Errorf("leases of -1 keys: %v", err)
 	}
 }
