@@ -20,6 +20,8 @@ func TestValidateKey(t *testing.T) {
 		{"512 bytes of two each", strings.Repeat("é", 256), ""},
 		{"the character for what could not be read", "a\uFFFD", ""},
 		{"line separator, which is no control", "a\u2028b", ""},
+		{"right to left", "שלום", ""},
+		{"joined", "👩\u200D🚀 می\u200Cخواهم", ""},
 		{"empty", "", "it is empty"},
 		{"513 bytes", strings.Repeat("k", 513), "has 513 bytes, at most 512"},
 		{"257 characters of 514 bytes", strings.Repeat("é", 257), "has 514 bytes"},
@@ -45,6 +47,15 @@ func TestValidateKey(t *testing.T) {
 				t.Errorf("%q: error %v, want a bad key that says %q", c.key, err, c.says)
 			}
 		})
+	}
+}
+
+func TestInvisibleCharactersAreRefused(t *testing.T) {
+	for _, r := range "\u202A\u202E\u2066\u2069\u200E\u200B\u2060\uFEFF" +
+		"\u00AD\u034F\u115F\u180E\u2061\u206F\u3164\uFFA0\uFFF9\U000E0041" {
+		if err := api.ValidateKey("a" + string(r) + "b"); !errors.Is(err, api.ErrBadKey) {
+			t.Errorf("%U: %v", r, err)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,21 +52,12 @@ func admits(limits ...api.WindowState) func(context.Context, []api.CheckRequest)
 	return func(_ context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
 		all := api.ChecksAnswer{Allowed: true, Atomic: true}
 		for _, r := range reqs {
-			name, _, _ := cut(r.Key)
+			name, _, _ := strings.Cut(r.Key, ":")
 			all.Checks = append(all.Checks, api.CheckAnswer{Allowed: true, Rule: name, Key: r.Key,
 				Cost: max(r.Cost, 1), Windows: limits, Source: api.SourceRedis})
 		}
 		return all, nil
 	}
-}
-
-func cut(key string) (rule, rest string, ok bool) {
-	for i := range key {
-		if key[i] == ':' {
-			return key[:i], key[i+1:], true
-		}
-	}
-	return key, "", false
 }
 
 func fails(err error) func(context.Context, []api.CheckRequest) (api.ChecksAnswer, error) {
@@ -88,9 +80,8 @@ func taught(t *testing.T, c client.Config) (*client.Client, *stub) {
 	c.RulePolicies = map[string]client.Policy{"allow": client.Allow, "deny": client.Deny, "local": client.Local}
 	n := newClient(t, s, c)
 	for _, rule := range []string{"allow", "deny", "local", "other"} {
-		if _, err := n.Check(t.Context(), api.CheckRequest{Key: rule + ":1"}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := n.Check(t.Context(), api.CheckRequest{Key: rule + ":1"})
+		testkit.Must(t, err)
 	}
 	s.answer = down
 	return n, s
@@ -245,17 +236,18 @@ func TestRetries(t *testing.T) {
 }
 
 // After five failures no call is sent any more, except one now and then. When that one is answered, all calls are
-// sent.
+// sent. While nobody answers, nothing is known about the rules: Policy decides, and not UnmatchedKeys.
 func TestBreaker(t *testing.T) {
 	for name, answer := range map[string]func(context.Context, []api.CheckRequest) (api.ChecksAnswer,
 		error){"not sent": down, "lost": lost} {
 		var fallbacks int
 		s := &stub{answer: answer}
-		n := newClient(t, s, client.Config{Retries: -1, OnFallback: func(p client.Policy, why error) {
-			if fallbacks++; p != client.Allow || why == nil {
-				t.Errorf("told of %v, %v", p, why)
-			}
-		}})
+		n := newClient(t, s, client.Config{Retries: -1, UnmatchedKeys: client.Deny,
+			OnFallback: func(p client.Policy, why error) {
+				if fallbacks++; p != client.Allow || why == nil {
+					t.Errorf("told of %v, %v", p, why)
+				}
+			}})
 		for range 50 {
 			if a, err := n.Check(t.Context(), api.CheckRequest{Key: "k"}); !a.Allowed || err != nil {
 				t.Fatalf("%+v, %v", a, err)
@@ -360,7 +352,8 @@ func TestLocalLearnsNewLimits(t *testing.T) {
 func TestConfigIsChecked(t *testing.T) {
 	for _, c := range []client.Config{
 		{Timeout: -1}, {Instances: -1}, {KnownKeys: -1}, {LocalKeys: -1}, {Policy: 4}, {UnknownKeys: client.Local},
-		{RulePolicies: map[string]client.Policy{"x": 9}},
+		{RulePolicies: map[string]client.Policy{"x": 9}}, {Leases: -1}, {Denials: -1},
+		{Leases: 5}, // a stub has no leases
 	} {
 		if _, err := client.New(&stub{}, c); err == nil {
 			t.Errorf("%+v was taken", c)

@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -105,19 +104,12 @@ func TestTokens(t *testing.T) {
 	testkit.Must(t, err)
 	defer h.Close()
 
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	testkit.Must(t, err)
-	g := grpc.NewServer(grpc.Creds(credentials.NewServerTLSFromCert(&s.TLS.Certificates[0])))
-	rls.RegisterRateLimitServiceServer(g, shouldRateLimit(func(ctx context.Context) error {
+	addr := serveRLS(t, shouldRateLimit(func(ctx context.Context) error {
 		md, _ := metadata.FromIncomingContext(ctx)
 		got = append(got, md.Get("authorization")...)
 		return nil
-	}))
-	served := make(chan struct{})
-	go func() { defer close(served); _ = g.Serve(l) }()
-	defer func() { g.Stop(); <-served }()
-	c, err := scgrpc.New("passthrough:///"+l.Addr().String(), scgrpc.Config{Token: func() string { return token },
-		TLS: secure})
+	}), grpc.Creds(credentials.NewServerTLSFromCert(&s.TLS.Certificates[0])))
+	c, err := scgrpc.New("passthrough:///"+addr, scgrpc.Config{Token: func() string { return token }, TLS: secure})
 	testkit.Must(t, err)
 	defer c.Close()
 
@@ -149,17 +141,12 @@ func TestGRPCErrorsThatAreNotOurs(t *testing.T) {
 		codes.DeadlineExceeded: {api.ErrNoAnswer, api.ErrOutcomeUnknown},
 		codes.Internal:         {api.ErrNoAnswer, api.ErrOutcomeUnknown},
 	} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		testkit.Must(t, err)
-		s := grpc.NewServer()
 		asked := 0
-		rls.RegisterRateLimitServiceServer(s, shouldRateLimit(func(context.Context) error {
+		addr := serveRLS(t, shouldRateLimit(func(context.Context) error {
 			asked++
 			return status.Error(code, "as the test wants it")
 		}))
-		served := make(chan struct{})
-		go func() { defer close(served); _ = s.Serve(l) }()
-		_, err = overGRPC(t, l.Addr().String()).Check(t.Context(), api.CheckRequest{Key: "k"})
+		_, err := overGRPC(t, addr).Check(t.Context(), api.CheckRequest{Key: "k"})
 		for _, w := range want {
 			if !errors.Is(err, w) {
 				t.Errorf("%s: %v, want %v", code, err, w)
@@ -168,7 +155,5 @@ func TestGRPCErrorsThatAreNotOurs(t *testing.T) {
 		if asked != 1 || errors.Is(err, api.ErrNotSent) {
 			t.Errorf("%s: asked %d times, %v", code, asked, err)
 		}
-		s.Stop()
-		<-served
 	}
 }

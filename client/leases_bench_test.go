@@ -2,25 +2,17 @@ package client_test
 
 import (
 	"context"
-	"net/http/httptest"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/redis/go-redis/v9"
-
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/check"
-	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/client"
-	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/measure"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -32,8 +24,11 @@ func BenchmarkLeases(b *testing.B) {
 	for _, lease := range []time.Duration{0, 500 * time.Millisecond} {
 		b.Run("lease="+lease.String(), func(b *testing.B) {
 			c := streamtest.Connect(b, streamtest.OwnRedis(b).URL())
-			url := serveRule(b, c, &windows.Rule{Name: "hot", Match: "*", Lease: lease,
+			w := newWorld(b, c, patience, &windows.Rule{Name: "hot", Match: "*", Lease: lease,
 				Windows: []windows.Window{{Limit: limit, Per: time.Second}}})
+			w.counter.Now = nil // Redis's clock
+			b.Cleanup(w.service.Close)
+			url := "http://" + w.serveHTTP(b)
 			var asking sync.WaitGroup
 			var left, admitted atomic.Int64
 			left.Store(int64(b.N))
@@ -61,26 +56,6 @@ func BenchmarkLeases(b *testing.B) {
 			}
 		})
 	}
-}
-
-// serveRule returns the address of a server with one rule.
-func serveRule(b *testing.B, c *redis.Client, rule *windows.Rule) string {
-	keys, err := stream.NewKeys(streamtest.Prefix(b), 16)
-	testkit.Must(b, err)
-	rules, err := windows.NewRules([]*windows.Rule{rule})
-	testkit.Must(b, err)
-	log, err := stream.NewLog(c, keys, time.Minute)
-	testkit.Must(b, err)
-	checks, err := check.NewService(check.Config{Counter: counters.New(c, keys), Rules: windows.Fixed(rules).Rules,
-		Metrics: check.NewMetrics(prometheus.NewRegistry())})
-	testkit.Must(b, err)
-	b.Cleanup(checks.Close)
-	server, err := httpapi.NewServer(httpapi.Config{Checks: checks, Log: log,
-		Metrics: httpapi.NewMetrics(prometheus.NewRegistry())})
-	testkit.Must(b, err)
-	s := httptest.NewServer(server.Handler(nil))
-	b.Cleanup(s.Close)
-	return s.URL
 }
 
 func callUp(b *testing.B, d *client.Client, left, admitted *atomic.Int64, took *[]time.Duration) {

@@ -5,9 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -167,9 +165,7 @@ func (l *lessees) advance(ms int64) {
 func (l *lessees) ask(one *lessee, key string, cost int64) api.CheckAnswer {
 	at := l.clock.Load()
 	a, err := one.Check(context.Background(), api.CheckRequest{Key: key, Cost: cost})
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	testkit.Must(l.t, err)
 	one.Leases().Wait() // those that the check did not wait for, which may have taken long
 	switch a.Source {
 	case api.SourceLease:
@@ -189,9 +185,7 @@ func (l *lessees) ask(one *lessee, key string, cost int64) api.CheckAnswer {
 // recount: no window holds more than the limit, and what Redis has as used is not less than was admitted.
 func (l *lessees) recount(key string, a api.CheckAnswer) {
 	state, err := l.w.service.Peek(context.Background(), key)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	testkit.Must(l.t, err)
 	for w, window := range l.w.rules.Match(key).Live.Windows {
 		sum := int64(0)
 		for _, one := range l.admitted[key] {
@@ -240,10 +234,7 @@ func (l *lessees) step() {
 		one.Close()
 		l.all[i] = l.start()
 	case "reset":
-		if _, err := l.w.service.Reset(context.Background(), key); err != nil {
-			rt.Fatal(err)
-		}
-		l.admitted[key] = nil
+		l.reset()
 	case "late":
 		one.network.before, one.network.after = ms("before", 0, 200), ms("after", 0, 200)
 	case "lost":
@@ -379,13 +370,6 @@ func TestClientLeases(t *testing.T) {
 			}
 		}
 	})
-	t.Run("a key that is not asked for any more is given back", func(t *testing.T) {
-		l, one := hot(t)
-		l.advance(700)
-		if n := one.Leases().Len(); n != 0 || l.used() != 15 {
-			t.Errorf("%d leases, %d used", n, l.used())
-		}
-	})
 	t.Run("other checks ask the server", func(t *testing.T) {
 		l, one := hot(t)
 		ctx := t.Context()
@@ -454,20 +438,11 @@ func TestClientLeasesDeny(t *testing.T) {
 // An override is known at the next renewal.
 func TestABlockEndsAClientLease(t *testing.T) {
 	l, one := hot(t)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+l.addr+"/v1/overrides/"+l.key,
-		strings.NewReader(`{"block":true}`))
+	_, err := one.network.SetOverride(t.Context(), l.key, api.Override{Block: true})
 	testkit.Must(t, err)
-	req.Header.Set("Content-Type", "application/json")
-	answer, err := http.DefaultClient.Do(req)
-	testkit.Must(t, err)
-	testkit.Must(t, answer.Body.Close())
-	if answer.StatusCode != 200 {
-		t.Fatal(answer.Status)
-	}
 	for range 40 {
-		if _, err := one.Check(t.Context(), api.CheckRequest{Key: l.key}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := one.Check(t.Context(), api.CheckRequest{Key: l.key})
+		testkit.Must(t, err)
 		l.advance(5)
 	}
 	if a, err := one.Check(t.Context(), api.CheckRequest{Key: l.key}); err != nil || a.Source != api.SourceOverride {
@@ -475,16 +450,5 @@ func TestABlockEndsAClientLease(t *testing.T) {
 	}
 	if n := one.Leases().Len(); n != 0 {
 		t.Errorf("%d leases of a blocked key", n)
-	}
-}
-
-func TestLeasesNeedALeaser(t *testing.T) {
-	w := newWorld(t, streamtest.AnyRedis(t), patience, hotRules(10)...)
-	over := overGRPC(t, w.serveGRPC(t, true))
-	if _, err := client.New(over, client.Config{Leases: 5}); err == nil || !strings.Contains(err.Error(), "Leases 5") {
-		t.Errorf("leases over gRPC: %v", err)
-	}
-	if _, err := client.New(over, client.Config{Leases: -1}); err == nil || !strings.Contains(err.Error(), "-1") {
-		t.Errorf("leases of -1 keys: %v", err)
 	}
 }

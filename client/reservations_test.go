@@ -179,8 +179,7 @@ func TestReservationsWhereNobodyAnswers(t *testing.T) {
 
 // A transport without reservations says so.
 func TestReservationsOverGRPC(t *testing.T) {
-	w := newWorld(t, streamtest.Connect(t, streamtest.Redis(t)), patience, tenAMinute)
-	n := newClient(t, overGRPC(t, w.serveGRPC(t, true)), client.Config{Timeout: patience})
+	n := newClient(t, overGRPC(t, "127.0.0.1:1"), client.Config{})
 	if _, err := n.Reserve(t.Context(), one("user:1", 1)); !errors.Is(err, client.ErrCannotReserve) {
 		t.Error(err)
 	}

@@ -55,16 +55,6 @@ func TestUnmatchedKeys(t *testing.T) {
 		rule("trial", func(r *windows.Rule) { r.Shadow = true }, windows.Window{Limit: 5, Per: time.Minute}))
 }
 
-// If nobody answers, nothing is known about the rules: Policy decides.
-func TestUnmatchedKeysInAnOutage(t *testing.T) {
-	c, err := client.Dial("http://127.0.0.1:1", client.Config{UnmatchedKeys: client.Deny, Retries: -1})
-	testkit.Must(t, err)
-	defer c.Close()
-	if a, err := c.Check(t.Context(), api.CheckRequest{Key: "user:1"}); err != nil || !a.Allowed {
-		t.Errorf("%+v, %v", a, err)
-	}
-}
-
 func TestDial(t *testing.T) {
 	w := newWorld(t, streamtest.Connect(t, streamtest.Redis(t)), patience,
 		rule("api", nil, windows.Window{Limit: 1, Per: time.Minute}))

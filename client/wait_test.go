@@ -250,15 +250,12 @@ func TestAWaitThatIsTooLong(t *testing.T) {
 			t.Errorf("after %s, want at once", took)
 		}
 	}
-	t.Run("MaxWait", func(t *testing.T) {
+	t.Run("MaxWait or context", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			c := newClient(t, always(deniedFor(time.Minute), nil), client.Config{MaxWait: 10 * time.Second})
+			always := always(deniedFor(time.Minute), nil)
+			c := newClient(t, always, client.Config{MaxWait: 10 * time.Second})
 			atOnce(t, c.Wait(t.Context(), "user:1", 1), time.Now(), "1m0s", "9.999s")
-		})
-	})
-	t.Run("context", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			c := newClient(t, always(deniedFor(time.Minute), nil), client.Config{MaxWait: time.Hour})
+			c = newClient(t, always, client.Config{MaxWait: time.Hour})
 			atOnce(t, c.Wait(short(t), "user:1", 1), time.Now(), "1m0s", "9.999s")
 		})
 	})

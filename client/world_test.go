@@ -34,6 +34,7 @@ type world struct {
 	prefix  string
 	clock   atomic.Int64
 	rules   *windows.Rules
+	counter *counters.Redis
 	service *check.Service
 	server  *httpapi.Server
 }
@@ -48,11 +49,11 @@ func newWorld(t testing.TB, c *redis.Client, timeout time.Duration, rules ...*wi
 	testkit.Must(t, err)
 	w.rules, err = windows.NewRules(rules)
 	testkit.Must(t, err)
-	counter := counters.New(c, keys)
-	counter.Now = w.clock.Load
+	w.counter = counters.New(c, keys)
+	w.counter.Now = w.clock.Load
 	w.service, err = check.NewService(check.Config{
-		Counter: counter, Metrics: check.NewMetrics(prometheus.NewRegistry()), Timeout: timeout,
-		Rules: windows.Under(counter.NewOverrides(nil), windows.Fixed(w.rules).Rules),
+		Counter: w.counter, Metrics: check.NewMetrics(prometheus.NewRegistry()), Timeout: timeout,
+		Rules: windows.Under(w.counter.NewOverrides(nil), windows.Fixed(w.rules).Rules),
 	})
 	testkit.Must(t, err)
 	w.server, err = httpapi.NewServer(httpapi.Config{Checks: w.service, Log: log,
@@ -125,9 +126,8 @@ func (w *world) serveHTTP(t testing.TB) string {
 // implementation of Envoy's service.
 func (w *world) serveGRPC(t testing.TB, detail bool) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	testkit.Must(t, err)
-	s := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
+	service := envoy.NewService(w.service, envoy.Config{Rules: windows.Fixed(w.rules).Rules})
+	return serveRLS(t, service, grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
 		next grpc.UnaryHandler) (any, error) {
 		if md, _ := metadata.FromIncomingContext(ctx); !detail {
 			md.Delete("streamcounter-detail")
@@ -135,8 +135,15 @@ func (w *world) serveGRPC(t testing.TB, detail bool) string {
 		}
 		return next(ctx, req)
 	}))
-	rls.RegisterRateLimitServiceServer(s, envoy.NewService(w.service, envoy.Config{Rules: windows.Fixed(
-		w.rules).Rules}))
+}
+
+// serveRLS returns the address of a server of Envoy's service.
+func serveRLS(t testing.TB, service rls.RateLimitServiceServer, options ...grpc.ServerOption) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	testkit.Must(t, err)
+	s := grpc.NewServer(options...)
+	rls.RegisterRateLimitServiceServer(s, service)
 	served := make(chan struct{})
 	go func() { defer close(served); _ = s.Serve(l) }()
 	t.Cleanup(func() { s.Stop(); <-served })

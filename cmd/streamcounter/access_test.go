@@ -3,7 +3,6 @@ package main
 import (
 	"crypto/tls"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -29,40 +28,23 @@ const (
 
 // A server that other machines can reach, and that does not authenticate callers, does not start.
 func TestNobodyIsOpenByAccident(t *testing.T) {
-	rules, tokens := testkit.WriteFile(t, "rules.yml", devRulesText), testkit.WriteFile(t, "tokens.yml", accessTokens)
-	nats := streamtest.NATS(t)
+	within := " --redis embedded:0 --rules " + devRules(t) + " --nats " + streamtest.NATS(t) + " --prefix " +
+		streamtest.Prefix(t)
 	for _, command := range []string{"serve", "work", "dev"} {
 		for _, addr := range []string{"0.0.0.0:0", ":0", "[::]:0"} {
-			args := []string{command, "--redis", "embedded:0", "--rules", rules, "--http", addr}
-			if command != "serve" {
-				args = append(args, "--nats", nats, "--prefix", streamtest.Prefix(t))
-			}
-			code, out, errs := runProgram(t, "", args...)
-			if code != exitUsage || !strings.Contains(errs, "--http (STREAMCOUNTER_HTTP) is "+strconv.Quote(addr)) ||
-				!strings.Contains(errs, "--tokens") || !strings.Contains(errs, "--open (STREAMCOUNTER_OPEN=true)") {
-				t.Fatalf("%s on %s: exit code %d\n%s%s", command, addr, code, out, errs)
-			}
+			expect(t, command+within+" --http "+addr, exitUsage, "--http (STREAMCOUNTER_HTTP) is "+strconv.Quote(addr),
+				"--tokens", "--open (STREAMCOUNTER_OPEN=true)")
 		}
 	}
-	serve := []string{"serve", "--redis", "embedded:0", "--rules", rules, "--http"}
-	if code, _, errs := runProgram(t, "", append(serve, "127.0.0.1:0", "--grpc", "0.0.0.0:0")...); code != exitUsage ||
-		!strings.Contains(errs, `--grpc (STREAMCOUNTER_GRPC) is "0.0.0.0:0": other machines can reach this address`) {
-		t.Errorf("gRPC: exit code %d, %s", code, errs)
-	}
-	p := startProgram(t, append(serve, "0.0.0.0:0", "--tokens", tokens)...)
-	if p.until(`"msg":"ready"`); strings.Contains(p.text(), "no access control on ") {
+	expect(t, "serve"+within+" --http 127.0.0.1:0 --grpc 0.0.0.0:0", exitUsage,
+		`--grpc (STREAMCOUNTER_GRPC) is "0.0.0.0:0": other machines can reach this address`)
+	p := startServe(t, "--http", "0.0.0.0:0", "--tokens", testkit.WriteFile(t, "tokens.yml", accessTokens))
+	if strings.Contains(p.text(), "no access control on ") {
 		t.Error("with tokens the log warns that it is open")
 	}
 	t.Setenv("STREAMCOUNTER_OPEN", "true")
-	p = startProgram(t, append(serve, "0.0.0.0:0")...)
-	p.until(`"msg":"ready"`)
-	if !strings.Contains(p.text(), "no access control on ") {
+	if p = startServe(t, "--http", "0.0.0.0:0"); !strings.Contains(p.text(), "no access control on ") {
 		t.Error("the log does not warn that it is open")
-	}
-	t.Setenv("STREAMCOUNTER_OPEN", "perhaps")
-	if code, _, errs := runProgram(t, "", append(serve, "0.0.0.0:0")...); code != exitUsage ||
-		!strings.Contains(errs, `--open (STREAMCOUNTER_OPEN) is "perhaps": expected true or false`) {
-		t.Errorf("a bad value: exit code %d, %s", code, errs)
 	}
 }
 
@@ -77,27 +59,20 @@ func (p *process) reachedBy(scheme string) string {
 // answered sends a request with a token, and returns status 0 if no answer came.
 func answered(t testing.TB, c *http.Client, method, url, token string) (int, string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, url, nil)
-	testkit.Must(t, err)
+	var headers []string
 	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
+		headers = []string{"Authorization: Bearer " + token}
 	}
-	resp, err := c.Do(req)
-	if err != nil {
-		return 0, err.Error()
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	testkit.Must(t, err)
-	return resp.StatusCode, string(body)
+	resp, text := call(t, c, method, url, "", headers...)
+	return resp.StatusCode, text
 }
 
 // On a public address a stranger can find out that a server runs, and no more.
 func TestStrangersFindNothing(t *testing.T) {
-	rules, tokens := testkit.WriteFile(t, "rules.yml", devRulesText), testkit.WriteFile(t, "tokens.yml", accessTokens)
-	nats := streamtest.NATS(t)
+	rules, tokens := devRules(t), testkit.WriteFile(t, "tokens.yml", accessTokens)
 	own := streamtest.OwnRedis(t)
-	for _, args := range [][]string{{"work", "--nats", nats, "--prefix", streamtest.Prefix(t)}, {"serve"}} {
+	work := []string{"work", "--nats", streamtest.NATS(t), "--prefix", streamtest.Prefix(t)}
+	for _, args := range [][]string{work, {"serve"}} {
 		p := startProgram(t, append(args, "--redis", own.URL(), "--rules", rules, "--http", "0.0.0.0:0", "--tokens",
 			tokens)...)
 		p.until(`"msg":"ready"`)
@@ -127,9 +102,7 @@ func TestStrangersFindNothing(t *testing.T) {
 		}
 		wantGRPCTokens(t, p)
 		t.Setenv("STREAMCOUNTER_TOKEN_FILE", testkit.WriteFile(t, "token", checkerToken+"\n"))
-		if code, out, errs := runProgram(t, "", "check", "user:1", "--http", base); code != 0 {
-			t.Errorf("the command check with its token in a file: exit code %d %s%s", code, out, errs)
-		}
+		expect(t, "check user:1 --http "+base, 0)
 		// Another token replaces it, without a restart.
 		rewrite(t, tokens, strings.ReplaceAll(accessTokens, checkerToken, "another-0123456789"))
 		streamtest.Eventually(t, 20*time.Second, "the old token is refused and the new one is good",
@@ -172,11 +145,7 @@ func TestServeSpeaksTLS(t *testing.T) {
 	cert, key := ours.Issue("server")
 	mine, mineKey := ours.Issue("client")
 	theirs, theirsKey := others.Issue("stranger")
-	rules := testkit.WriteFile(t, "rules.yml", devRulesText)
-	args := []string{"serve", "--redis", "embedded:0", "--rules", rules, "--tls-cert", cert, "--tls-key", key}
-
-	plain := startProgram(t, append(args, "--http", "127.0.0.1:0")...)
-	plain.until(`"msg":"ready"`)
+	plain := startServe(t, "--tls-cert", cert, "--tls-key", key)
 	if code, body := answered(t, over(ours.Config("", "")), "GET", plain.reachedBy("https")+"/v1/check?key=user:1",
 		""); code != 200 {
 		t.Errorf("TLS without client certificates: %d %s", code, body)
@@ -193,8 +162,8 @@ func TestServeSpeaksTLS(t *testing.T) {
 	}
 
 	probes := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
-	p := startProgram(t, append(args, "--http", "0.0.0.0:0", "--tls-client-ca", ours.CA, "--health", probes)...)
-	p.until(`"msg":"ready"`)
+	p := startServe(t, "--tls-cert", cert, "--tls-key", key, "--http", "0.0.0.0:0", "--tls-client-ca", ours.CA,
+		"--health", probes)
 	// A kubelet has no certificate: its probes have a separate address, which serves nothing else.
 	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/v1/check?key=user:1": 404,
 		"/metrics": 404} {
@@ -221,23 +190,15 @@ func TestServeSpeaksTLS(t *testing.T) {
 		t.Errorf("gRPC with a certificate: %v", err)
 	}
 	addr := strings.TrimPrefix(base, "https://")
-	for name, c := range map[string]struct {
-		args []string
-		code int
-	}{
-		"check, all files": {[]string{"check", "user:1", "--http", addr, "--http-ca", ours.CA, "--http-cert",
-			mine, "--http-key", mineKey}, 0},
-		"check, no certificate": {[]string{"check", "user:1", "--http", addr, "--http-ca", ours.CA}, 2},
-		"check, by URL": {[]string{"check", "user:1", "--http", base, "--http-ca", others.CA, "--http-cert",
-			mine, "--http-key", mineKey}, 2},
-		"health, as in an image": {[]string{"health", "--http", addr, "--tls-cert", cert, "--http-cert", mine,
-			"--http-key", mineKey}, 0},
-		"health, another server": {[]string{"health", "--http", addr, "--tls-cert", mine, "--http-cert", mine,
-			"--http-key", mineKey}, 1},
+	pair := " --http-cert " + mine + " --http-key " + mineKey
+	for line, code := range map[string]int{
+		"check user:1 --http " + addr + " --http-ca " + ours.CA + pair:   0,
+		"check user:1 --http " + addr + " --http-ca " + ours.CA:          2, // no certificate
+		"check user:1 --http " + base + " --http-ca " + others.CA + pair: 2,
+		"health --http " + addr + " --tls-cert " + cert + pair:           0, // as in an image
+		"health --http " + addr + " --tls-cert " + mine + pair:           1, // another server
 	} {
-		if code, out, errs := runProgram(t, "", c.args...); code != c.code {
-			t.Errorf("%s: exit code %d, want %d\n%s%s", name, code, c.code, out, errs)
-		}
+		expect(t, line, code)
 	}
 
 	shown := func() string {
@@ -261,41 +222,6 @@ func TestServeSpeaksTLS(t *testing.T) {
 	}
 }
 
-func TestTLSSettingsThatCannotBe(t *testing.T) {
-	ours := streamtest.NewAuthority(t)
-	cert, key := ours.Issue("server")
-	empty := testkit.WriteFile(t, "empty.pem", "nothing")
-	base := []string{"serve", "--redis", "embedded:0", "--http", "127.0.0.1:0", "--rules",
-		testkit.WriteFile(t, "rules.yml", devRulesText)}
-	for name, c := range map[string]struct {
-		args []string
-		says string
-	}{
-		"a certificate alone": {[]string{"--tls-cert", cert}, "--tls-cert and --tls-key are needed together"},
-		"an authority alone": {[]string{"--tls-client-ca", ours.CA},
-			"--tls-cert and --tls-key are needed together"},
-		"no such file":       {[]string{"--tls-cert", cert, "--tls-key", key + "x"}, key + "x: no such file"},
-		"the key of another": {[]string{"--tls-cert", ours.CA, "--tls-key", key}, "private key does not match"},
-		"an empty authority": {[]string{"--tls-cert", cert, "--tls-key", key, "--tls-client-ca", empty},
-			"--tls-client-ca (STREAMCOUNTER_TLS_CLIENT_CA): " + empty + ": it has no certificate"},
-		"plain Redis with files": {[]string{"--redis", "redis://127.0.0.1:1", "--redis-ca", ours.CA},
-			"need rediss://"},
-		"a bad authority of it": {[]string{"--redis", "rediss://127.0.0.1:1", "--redis-ca", empty},
-			"--redis-ca (STREAMCOUNTER_REDIS_CA): " + empty},
-		"half a pair": {[]string{"--redis", "rediss://127.0.0.1:1", "--redis-cert", cert},
-			"--redis-cert and --redis-key are needed together"},
-		"a tokens file is absent": {[]string{"--tokens", "none.yml"},
-			"--tokens (STREAMCOUNTER_TOKENS): load tokens: open none.yml"},
-		"no connections": {[]string{"--max-connections", "0"},
-			"--max-connections (STREAMCOUNTER_MAX_CONNECTIONS)"},
-	} {
-		if code, _, errs := runProgram(t, "", append(base, c.args...)...); code == 0 ||
-			!strings.Contains(errs, c.says) || strings.Contains(errs, "PRIVATE KEY") {
-			t.Errorf("%s: exit code %d, want %q in\n%s", name, code, c.says, errs)
-		}
-	}
-}
-
 // Help shows nothing of the environment.
 func TestHelpShowsNoSecrets(t *testing.T) {
 	for _, cmd := range []*cobra.Command{newServe(), newWork(), newCheck(), newDoctor()} {
@@ -310,22 +236,10 @@ func TestHelpShowsNoSecrets(t *testing.T) {
 }
 
 func TestSecretsFromFiles(t *testing.T) {
-	p := startProgram(t, "serve", "--redis", "embedded:0", "--rules", testkit.WriteFile(t, "rules.yml", devRulesText),
-		"--http", "127.0.0.1:0")
-	p.until(`"msg":"ready"`)
-	at := strings.TrimPrefix(p.reachedBy("http"), "http://")
 	t.Setenv("STREAMCOUNTER_REDIS_FILE", testkit.WriteFile(t, "redis", "redis://u:SECRET@127.0.0.1:1\n"))
-	if code, _, errs := runProgram(t, "a 1", "append"); code != 1 || !strings.Contains(errs, "127.0.0.1:1") ||
-		strings.Contains(errs, "SECRET") {
-		t.Errorf("the URL in a file: exit code %d, %s", code, errs)
+	if text := expect(t, "append", 1, "127.0.0.1:1"); strings.Contains(text, "SECRET") {
+		t.Error(text)
 	}
-	t.Setenv("STREAMCOUNTER_REDIS", "redis://127.0.0.1:2")
-	if _, _, errs := runProgram(t, "a 1", "append"); !strings.Contains(errs, "127.0.0.1:2") {
-		t.Errorf("the variable itself wins: %s", errs)
-	}
-	t.Setenv("STREAMCOUNTER_TOKEN_FILE", "none")
-	if code, _, errs := runProgram(t, "", "check", "user:1", "--http", at); code != 2 ||
-		!strings.Contains(errs, "STREAMCOUNTER_TOKEN_FILE") {
-		t.Errorf("no such file: exit code %d, %s", code, errs)
-	}
+	t.Setenv("STREAMCOUNTER_REDIS", "redis://127.0.0.1:2") // the variable itself wins
+	expect(t, "append", 1, "127.0.0.1:2")
 }

@@ -38,14 +38,11 @@ func TestBenchPipeline(t *testing.T) {
 			t.Errorf("%v: %+v", args, r)
 		}
 	}
-	if left := benchKeys(t, url); len(left) != 0 {
-		t.Errorf("these keys are left: %v", left)
+	left, err := streamtest.Connect(t, url).Keys(t.Context(), "sc-bench-*").Result()
+	if err != nil || len(left) != 0 {
+		t.Errorf("these keys are left: %v, %v", left, err)
 	}
-	for _, bad := range [][]string{{"--rate", "0"}, {"--zipf-s", "0.5"}, {"--keys", "1"}, {"--drain", "-1"},
-		{"--redis", "embedded"}} {
-		args := append([]string{"bench", "pipeline", "--redis", url}, bad...)
-		if code, _, errs := runProgram(t, "", args...); code != 2 && code != 1 || !strings.Contains(errs, bad[0]) {
-			t.Errorf("%v: exit code %d, said %q, want one about %s", args, code, errs, bad[0])
-		}
+	for _, bad := range []string{"--rate 0", "--zipf-s 0.5", "--keys 1", "--drain -1", "--redis embedded"} {
+		expect(t, "bench pipeline --redis "+url+" "+bad, failure, strings.Fields(bad)[0])
 	}
 }

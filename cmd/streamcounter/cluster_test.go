@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"runtime"
@@ -31,19 +30,6 @@ func (p *process) base() string {
 	p.t.Helper()
 	p.until(`"msg":"ready"`)
 	return "http://" + readyAt.FindStringSubmatch(p.text())[1]
-}
-
-func request(t testing.TB, method, url, body string) (code int, answer string) {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-	testkit.Must(t, err)
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
-	testkit.Must(t, err)
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	testkit.Must(t, err)
-	return resp.StatusCode, string(b)
 }
 
 // awaitBlocked waits until exactly so many clients are blocked.

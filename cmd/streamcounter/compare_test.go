@@ -17,19 +17,14 @@ func TestCompareRules(t *testing.T) {
 	t.Parallel()
 	rules := testkit.WriteFile(t, "rules.yml",
 		"rules:\n  - {name: web, match: \"ip:*\", windows: [{limit: 40, per: 1m}]}\n")
-	args := []string{"compare", "--clf", "testdata/apache_access.log", "--rules", rules}
-	code, stdout, stderr := runProgram(t, "", args...)
-	for _, want := range []string{"10000 requests by 1753 keys", "Rule web would have denied ", "ip:75.97.9.59",
-		"2015-05-18 08:05:21"} {
-		if code != 0 || !strings.Contains(stdout, want) {
-			t.Errorf("exit code %d, want %q in\n%s%s", code, want, stdout, stderr)
-		}
-	}
+	line := "compare --clf testdata/apache_access.log --rules " + rules
+	expect(t, line, 0, "10000 requests by 1753 keys", "Rule web would have denied ", "ip:75.97.9.59",
+		"2015-05-18 08:05:21")
 	var out compare.Rollout
-	code, stdout, stderr = runProgram(t, "", append(args, "--json")...)
-	if err := json.Unmarshal([]byte(stdout), &out); err != nil || code != 0 || len(out.Rules) != 1 ||
-		len(out.Rules[0].Throttled) != 6 {
-		t.Errorf("exit code %d, %v\n%s%s", code, err, stdout, stderr)
+	text := expect(t, line+" --json", 0)
+	testkit.Must(t, json.Unmarshal([]byte(text), &out))
+	if len(out.Rules) != 1 || len(out.Rules[0].Throttled) != 6 {
+		t.Errorf("%s", text)
 	}
 }
 
@@ -37,7 +32,6 @@ func TestCompareErrors(t *testing.T) {
 	trace := testkit.WriteFile(t, "trace.txt", "1 a\n2 b 51\n")
 	badKey := testkit.WriteFile(t, "key.txt", "1 a\x01\n")
 	for _, test := range []struct{ args, want string }{
-		{"", "no trace: want one of --boundary, --clf FILE and --trace FILE"},
 		{"--boundary --trace x", "--boundary and --trace: want one of"},
 		{"--boundary=false", "no trace"},
 		{"--boundary --algorithms sliding-log,leaky", `--algorithms: "leaky": want some of sliding-log, `},
@@ -56,13 +50,9 @@ func TestCompareErrors(t *testing.T) {
 		{"--clf x --rules x --window 1/1s", "--rules and --window: expected one of them"},
 		{"--rules x", "--rules: load rules: open x"},
 		{"--clf /dev/null", "--clf: log /dev/null: it has no request"},
-		{"--boundary --redis embedded:x", "--redis (STREAMCOUNTER_REDIS): "},
 		{"--boundary --redis redis://127.0.0.1:1", "--redis (STREAMCOUNTER_REDIS): no Redis answers"},
 	} {
-		code, stdout, stderr := runProgram(t, "", append([]string{"compare"}, strings.Fields(test.args)...)...)
-		if code == 0 || stdout != "" || !strings.Contains(stderr, "streamcounter: "+test.want) {
-			t.Errorf("compare %s: exit code %d, want %s\n%s%s", test.args, code, test.want, stdout, stderr)
-		}
+		expect(t, "compare "+test.args, failure, "streamcounter: "+test.want)
 	}
 }
 

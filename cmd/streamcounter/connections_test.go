@@ -13,8 +13,7 @@ import (
 
 // Beyond --max-connections, a new connection waits until another one ends.
 func TestConnectionsAreBounded(t *testing.T) {
-	p := startProgram(t, "serve", "--redis", "embedded:0", "--rules", testkit.WriteFile(t, "rules.yml", devRulesText),
-		"--http", "127.0.0.1:0", "--max-connections", "3")
+	p := startServe(t, "--max-connections", "3")
 	addr := strings.TrimPrefix(p.base(), "http://")
 	var list []net.Conn
 	for range 3 {
@@ -31,9 +30,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 	// Meanwhile one of the three sends a thousand requests, and gets an answer to each.
 	talk := bufio.NewReader(list[1])
 	for range 1000 {
-		if _, err := io.WriteString(list[1], "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := io.WriteString(list[1], "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+		testkit.Must(t, err)
 		resp, err := http.ReadResponse(talk, nil)
 		testkit.Must(t, err)
 		if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != 200 {

@@ -27,9 +27,7 @@ func TestIdleConnectionsStopNothing(t *testing.T) {
 	files.Cur = files.Max // the server is a separate process, in which Go raises the limit itself
 	testkit.Must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files))
 	own := streamtest.OwnRedis(t)
-	p := startProgram(t, "serve", "--redis", own.URL(), "--rules", testkit.WriteFile(t, "rules.yml", devRulesText),
-		"--http",
-		"127.0.0.1:0", "--max-connections", "15000", "--check-timeout", "20s")
+	p := startServe(t, "--redis", own.URL(), "--max-connections", "15000", "--check-timeout", "20s")
 	base := p.base()
 	addr := strings.TrimPrefix(base, "http://")
 	before := resident(t, p)

@@ -131,16 +131,12 @@ func (d *devServer) load(t *testing.T, key string) {
 			if path == "/v1/events" {
 				method, body = http.MethodPost, fmt.Sprintf(`[{"key":%q,"count":120}]`, key)
 			}
-			req, err := http.NewRequestWithContext(t.Context(), method,
-				fmt.Sprintf("http://127.0.0.1:%d%s", d.http, path), strings.NewReader(body))
-			testkit.Must(t, err)
-			req.Header.Set("Content-Type", "application/json")
+			headers := []string{"Content-Type: application/json"}
 			if token != "" {
-				req.Header.Set("Authorization", "Bearer "+token)
+				headers = append(headers, "Authorization: Bearer "+token)
 			}
-			resp, err := http.DefaultClient.Do(req)
-			testkit.Must(t, err)
-			resp.Body.Close()
+			resp, _ := call(t, http.DefaultClient, method, fmt.Sprintf("http://127.0.0.1:%d%s", d.http, path), body,
+				headers...)
 			if token != "" && resp.StatusCode >= 400 && resp.StatusCode != http.StatusTooManyRequests {
 				t.Fatalf("%s %s: %s", method, path, resp.Status)
 			}

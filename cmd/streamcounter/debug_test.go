@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -15,19 +14,6 @@ import (
 func TestDebugListener(t *testing.T) {
 	port := testkit.FreePort(t)
 	d := startDev(t, "--debug", fmt.Sprintf("127.0.0.1:%d", port), "--log-level", "error")
-	ask := func(method, path, body, host string) (int, string) {
-		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), method, fmt.Sprintf("http://127.0.0.1:%d%s", port, path),
-			strings.NewReader(body))
-		testkit.Must(t, err)
-		r.Host = host
-		resp, err := http.DefaultClient.Do(r)
-		testkit.Must(t, err)
-		defer resp.Body.Close()
-		text, err := io.ReadAll(resp.Body)
-		testkit.Must(t, err)
-		return resp.StatusCode, string(text)
-	}
 	for _, c := range []struct {
 		method, path, body, host string
 		status                   int
@@ -45,23 +31,13 @@ func TestDebugListener(t *testing.T) {
 		{"PUT", "/debug/log-level", "error", "rebound.example", 403, "forbidden"},
 		{"GET", "/v1/throttled", "", "", 404, ""},
 	} {
-		status, text := ask(c.method, c.path, c.body, c.host)
-		if status != c.status || !strings.Contains(text, c.says) {
-			t.Errorf("%s %s %s: %d %.200s, want %d and %q", c.method, c.path, c.body, status, text, c.status, c.says)
+		resp, text := call(t, http.DefaultClient, c.method, fmt.Sprintf("http://127.0.0.1:%d%s", port, c.path), c.body,
+			"Host: "+c.host)
+		if resp.StatusCode != c.status || !strings.Contains(text, c.says) {
+			t.Errorf("%+v: %d %.200s", c, resp.StatusCode, text)
 		}
 	}
 	d.until("the log level was changed")
 	d.interrupt()
 	d.until("stopping")
-}
-
-func TestDebugIsForThisMachineAlone(t *testing.T) {
-	for _, addr := range []string{"0.0.0.0:6060", ":6060", "192.0.2.1:6060", "6060"} {
-		code, _, stderr := runProgram(t, "", "serve", "--debug", addr, "--rules", testkit.WriteFile(t, "rules.yml",
-			devRulesText), "--http", "127.0.0.1:0", "--grpc", "")
-		if code == 0 || !strings.Contains(stderr, "--debug") || !strings.Contains(stderr, addr) ||
-			!strings.Contains(stderr, "this machine alone") {
-			t.Errorf("%s: exit code %d, %s", addr, code, stderr)
-		}
-	}
 }

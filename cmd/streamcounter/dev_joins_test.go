@@ -37,10 +37,10 @@ func TestTheEnvironmentChoosesNoDeploymentToTryThingsOn(t *testing.T) {
 // dev refuses a prefix that other processes use with other rules; with the same rules dev may join.
 func TestDevRefusesAPrefixOfOtherRules(t *testing.T) {
 	redis, prefix := streamtest.Redis(t), streamtest.Prefix(t)
-	rules := testkit.WriteFile(t, "rules.yml", devRulesText)
+	rules := devRules(t)
 	serve := startProgram(t, "serve", "--redis", redis, "--prefix", prefix, "--rules", rules, "--http", "127.0.0.1:0")
 	serve.until(`"msg":"ready"`)
-	dev := []string{"dev", "--redis", redis, "--nats", "embedded:0", "--prefix", prefix, "--http", "127.0.0.1:0"}
+	dev := "dev --redis " + redis + " --nats embedded:0 --http 127.0.0.1:0 --prefix " + prefix
 	keys, err := stream.NewKeys(prefix, 16)
 	testkit.Must(t, err)
 	c := streamtest.Connect(t, redis)
@@ -48,10 +48,6 @@ func TestDevRefusesAPrefixOfOtherRules(t *testing.T) {
 		n, err := c.HLen(t.Context(), keys.Processes()).Result()
 		return n == 1, fmt.Sprint(n, err)
 	})
-	code, out, errs := runProgram(t, "", dev...)
-	if code != 1 || out != "" || !strings.Contains(errs, "--prefix (STREAMCOUNTER_PREFIX): "+prefix) ||
-		!strings.Contains(errs, "is used by processes with other rules") {
-		t.Errorf("exit code %d, said %q and %q", code, out, errs)
-	}
-	startProgram(t, append(dev, "--rules", rules)...).until("Ctrl-C stops it.")
+	expect(t, dev, 1, "--prefix (STREAMCOUNTER_PREFIX): "+prefix, "is used by processes with other rules")
+	startProgram(t, strings.Fields(dev+" --rules "+rules)...).until("Ctrl-C stops it.")
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -46,27 +45,21 @@ func startDev(t testing.TB, more ...string) *devServer {
 
 func (d *devServer) get(path string) (*http.Response, string) {
 	d.t.Helper()
-	resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", d.http, path))
-	testkit.Must(d.t, err)
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	testkit.Must(d.t, err)
-	return resp, string(body)
+	return call(d.t, http.DefaultClient, "GET", fmt.Sprintf("http://127.0.0.1:%d%s", d.http, path), "")
 }
 
 // The main path with plain tools: a Redis client, a NATS client and an HTTP client, without any of our code.
 func TestDevRunsTheMainJob(t *testing.T) {
 	t.Parallel()
-	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml", devRulesText))
+	d := startDev(t, "--rules", devRules(t))
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	nc, err := nats.Connect(fmt.Sprintf("nats://127.0.0.1:%d", d.nats))
 	testkit.Must(t, err)
 	defer nc.Close()
 	live := make(chan *nats.Msg, 100)
-	if _, err := nc.ChanSubscribe("sc.>", live); err != nil {
-		t.Fatal(err)
-	}
+	_, err = nc.ChanSubscribe("sc.>", live)
+	testkit.Must(t, err)
 	testkit.Must(t, nc.Flush())
 	rdb := redis.NewClient(&redis.Options{Addr: fmt.Sprintf("127.0.0.1:%d", d.redis)})
 	defer rdb.Close()
@@ -79,9 +72,8 @@ func TestDevRunsTheMainJob(t *testing.T) {
 	for range 100 {
 		pipe.Do(ctx, "XADD", "sc:{6}:events", "*", "key", "user:42", "count", "1")
 	}
-	if _, err := pipe.Exec(ctx); err != nil {
-		t.Fatal(err)
-	}
+	_, err = pipe.Exec(ctx)
+	testkit.Must(t, err)
 	seen := []string{}
 	next := func() *nats.Msg {
 		select {
@@ -146,50 +138,8 @@ func TestTakenPortNamesTheFlag(t *testing.T) {
 	taken := l.Addr().(*net.TCPAddr).Port
 	for flag, value := range map[string]string{"redis": fmt.Sprintf("embedded:%d", taken),
 		"nats": fmt.Sprintf("embedded:%d", taken), "http": fmt.Sprintf("127.0.0.1:%d", taken)} {
-		args := map[string]string{"redis": "embedded:0", "nats": "embedded:0", "http": "127.0.0.1:0"}
-		args[flag] = value
-		code, out, errs := runProgram(t, "", "dev", "--redis", args["redis"], "--nats", args["nats"], "--http",
-			args["http"])
-		if code != 1 || !strings.Contains(errs, "--"+flag+" ") || !strings.Contains(errs, fmt.Sprint(taken)) {
-			t.Errorf("taken port for --%s: exit code %d\n%s%s", flag, code, out, errs)
-		}
-	}
-}
-
-func TestBadFlags(t *testing.T) {
-	rules := testkit.WriteFile(t, "rules.yml", devRulesText)
-	bad := testkit.WriteFile(t, "bad.yml", strings.Replace(devRulesText, "limit: 100", "limit: -1", 1))
-	closed := fmt.Sprintf("redis://127.0.0.1:%d", testkit.FreePort(t))
-	for _, c := range []struct {
-		args []string
-		want []string // all in the message
-	}{
-		{[]string{"serve", "--rules", rules, "--redis", closed, "--http", "127.0.0.1:0"}, []string{"--redis", closed}},
-		{[]string{"serve", "--rules", rules, "--redis", "http://x", "--http", "127.0.0.1:0"},
-			[]string{"--redis", "http://x"}},
-		{[]string{"append", "--redis", "redis:/host"}, []string{"--redis (STREAMCOUNTER_REDIS)", "no host",
-			"redis://HOST:PORT"}},
-		{[]string{"append", "--redis", "redis:///host"}, []string{"--redis", "no host"}},
-		{[]string{"append", "--redis", "localhost:6379"}, []string{"--redis", "redis://HOST:PORT"}},
-		{[]string{"serve", "--rules", rules, "--http", "8080"}, []string{"--http (STREAMCOUNTER_HTTP)", "HOST:PORT"}},
-		{[]string{"serve", "--rules", bad, "--http", "127.0.0.1:0"}, []string{"bad.yml:5:23", "-1"}},
-		{[]string{"serve", "--rules", "/does/not/exist.yml"}, []string{"--rules (STREAMCOUNTER_RULES)",
-			"/does/not/exist.yml"}},
-		{[]string{"append", "--redis", closed}, []string{"--redis", closed}},
-		{[]string{"append", "--redis", "embedded"}, []string{"--redis", "embedded"}},
-		{[]string{"dev", "--retention", "soon", "--redis", "embedded:0"}, []string{"--retention", "soon"}},
-		{[]string{"rules", "check", bad}, []string{"bad.yml:5:23", "-1"}},
-	} {
-		code, out, errs := runProgram(t, "", c.args...)
-		for _, want := range c.want {
-			if code == 0 || !strings.Contains(errs, want) {
-				t.Errorf("%v: exit code %d, no %q in\n%s%s", c.args, code, want, out, errs)
-			}
-		}
-	}
-	code, _, errs := runProgram(t, "", "check", "k", "--http", fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t)))
-	if code != 2 || !strings.Contains(errs, "--http") {
-		t.Errorf("check without a server: exit code %d\n%s", code, errs)
+		line := "dev --redis embedded:0 --nats embedded:0 --http 127.0.0.1:0 --" + flag + " " + value
+		expect(t, line, 1, "--"+flag+" ", fmt.Sprint(taken))
 	}
 }
 
@@ -227,29 +177,12 @@ func TestCommandsAgainstDev(t *testing.T) {
 		_, out, _ := runProgram(t, "", "keys", "show", "user:1", "--http", at)
 		return strings.Contains(out, "4 of 100 used"), out
 	})
-	if code, out, _ := runProgram(t, "", "check", "user:1", "96", "--http", at); code != 0 ||
-		!strings.Contains(out, "allowed by rule api") {
-		t.Errorf("check: exit code %d\n%s", code, out)
-	}
-	if code, out, _ := runProgram(t, "", "check", "user:1", "--http", at, "--json"); code != 1 ||
-		!strings.Contains(out, `"allowed":false`) {
-		t.Errorf("check over the limit: exit code %d\n%s", code, out)
-	}
-	if code, _, errs := runProgram(t, "", "check", "user:1", "101", "--http", at); code != 2 ||
-		!strings.Contains(errs, "allows 100 at most") {
-		t.Errorf("check above the limit: exit code %d\n%s", code, errs)
-	}
-	if code, out, _ := runProgram(t, "", "check", "nobody", "--http", at); code != 0 ||
-		!strings.Contains(out, "no rule matches") {
-		t.Errorf("check of a key without a rule: exit code %d\n%s", code, out)
-	}
-	if code, out, errs := runProgram(t, "", "keys", "reset", "user:1", "--http", at); code != 0 {
-		t.Errorf("reset: exit code %d\n%s%s", code, out, errs)
-	}
-	if code, _, errs := runProgram(t, "", "append", "--redis", redisURL, "--partitions", "8"); code != 1 ||
-		!strings.Contains(errs, "16") || !strings.Contains(errs, "8") {
-		t.Errorf("wrong number of partitions: exit code %d\n%s", code, errs)
-	}
+	expect(t, "check user:1 96 --http "+at, 0, "allowed by rule api")
+	expect(t, "check user:1 --json --http "+at, 1, `"allowed":false`)
+	expect(t, "check user:1 101 --http "+at, 2, "allows 100 at most")
+	expect(t, "check nobody --http "+at, 0, "no rule matches")
+	expect(t, "keys reset user:1 --http "+at, 0)
+	expect(t, "append --partitions 8 --redis "+redisURL, 1, "16", "8")
 	for format, c := range map[string][2]string{
 		"lines": {"user:5\n\"user:6\n{}\n", "warning: line 2 looks like JSON"},
 		"clf": {`203.0.113.9 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5` + "\n",
@@ -260,9 +193,8 @@ func TestCommandsAgainstDev(t *testing.T) {
 			t.Errorf("append of %s: exit code %d\n%s", format, code, errs)
 		}
 	}
-	for _, args := range [][]string{{"version"}, {"version", "--json"}, {"--help"}, {"dev", "--help"}} {
-		if code, out, errs := runProgram(t, "", args...); code != 0 || out == "" {
-			t.Errorf("%v: exit code %d\n%s%s", args, code, out, errs)
-		}
+	for _, line := range []string{"version", "version --json", "--version", "-v"} {
+		expect(t, line, 0, version)
 	}
+	expect(t, "--help", 0, "Usage:")
 }

@@ -32,11 +32,8 @@ func TestValuesOfALog(t *testing.T) {
 			t.Errorf("%s: %+v, %v, %v; want %s", line, e, skip, err, want)
 		}
 	}
-	for _, args := range [][]string{{"--values", "user"}, {"--key", "ip"}, {"--format", "clf", "--values", "agent"},
-		{"--format", "clf", "--key", "path"}} {
-		code, _, errs := runProgram(t, "", append([]string{"append", "--redis", "redis://127.0.0.1:1"}, args...)...)
-		if code != 2 {
-			t.Errorf("%v: exit code %d: %s", args, code, errs)
-		}
+	for _, bad := range []string{"--values user", "--key ip", "--format clf --values agent",
+		"--format clf --key path"} {
+		expect(t, "append --redis redis://127.0.0.1:1 "+bad, exitUsage)
 	}
 }

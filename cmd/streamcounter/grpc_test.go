@@ -10,7 +10,6 @@ import (
 	"golang.org/x/net/http2/hpack"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
-	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
@@ -23,26 +22,16 @@ type wire struct {
 	next    uint32 // stream
 }
 
-// serveGRPC starts a serve that listens, with more flags.
-func serveGRPC(t *testing.T, more ...string) *process {
+// openWire connects to a serve with more flags.
+func openWire(t *testing.T, more ...string) *wire {
 	t.Helper()
-	p := startProgram(t, append([]string{"serve", "--redis", streamtest.Redis(t), "--prefix", streamtest.Prefix(t),
-		"--rules", testkit.WriteFile(t, "rules.yml", devRulesText), "--http", "127.0.0.1:0", "--grpc",
-		"127.0.0.1:0"}, more...)...)
-	p.until(`"msg":"ready"`)
-	return p
-}
-
-func openWire(t *testing.T, p *process) *wire {
-	t.Helper()
-	at := grpcAt.FindStringSubmatch(p.text())
+	at := grpcAt.FindStringSubmatch(startServe(t, more...).text())
 	c, err := net.Dial("tcp", "127.0.0.1:"+at[1])
 	testkit.Must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	testkit.Must(t, c.SetDeadline(time.Now().Add(40*time.Second)))
-	if _, err := c.Write([]byte(http2.ClientPreface)); err != nil {
-		t.Fatal(err)
-	}
+	_, err = c.Write([]byte(http2.ClientPreface))
+	testkit.Must(t, err)
 	w := &wire{Conn: c, Framer: http2.NewFramer(c, c), next: 1}
 	w.encoder = hpack.NewEncoder(&w.headers)
 	testkit.Must(t, w.WriteSettings())
@@ -63,15 +52,13 @@ func (w *wire) block(method string) []byte {
 // --grpc-max-streams.
 func TestUnsentGRPCRequestsEnd(t *testing.T) {
 	t.Parallel()
-	w := openWire(t, serveGRPC(t, "--grpc-max-streams", "50"))
+	w := openWire(t, "--grpc-max-streams", "50")
 	methods := []string{"/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
 		healthpb.Health_Check_FullMethodName}
 	const calls = 50
 	for i := range calls + 1 { // one more than allowed
-		if err := w.WriteHeaders(http2.HeadersFrameParam{StreamID: w.next, BlockFragment: w.block(methods[i%2]),
-			EndHeaders: true}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, w.WriteHeaders(http2.HeadersFrameParam{StreamID: w.next, BlockFragment: w.block(methods[i%2]),
+			EndHeaders: true}))
 		w.next += 2
 	}
 	refused, ended := 0, map[uint32]bool{}
@@ -105,16 +92,14 @@ func TestUnsentGRPCRequestsEnd(t *testing.T) {
 // The metadata of a call is bounded while it arrives, not after that.
 func TestGRPCMetadataIsBounded(t *testing.T) {
 	t.Parallel()
-	w := openWire(t, serveGRPC(t))
+	w := openWire(t)
 	first := w.block("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
 	w.headers.Reset()
 	// never indexed
 	_ = w.encoder.WriteField(hpack.HeaderField{Name: "x-large", Value: string(bytes.Repeat([]byte("~"), 12<<20)),
 		Sensitive: true})
 	rest := w.headers.Bytes()
-	if err := w.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: first}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, w.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: first}))
 	sent := 0
 	for len(rest) > 0 {
 		n := min(len(rest), 16<<10)
@@ -133,7 +118,7 @@ func TestGRPCConnectionsEnd(t *testing.T) {
 	for _, flag := range []string{"--grpc-max-age", "--grpc-max-idle"} {
 		t.Run(flag, func(t *testing.T) {
 			t.Parallel()
-			w := openWire(t, serveGRPC(t, flag, "100ms"))
+			w := openWire(t, flag, "100ms")
 			for {
 				f, err := w.ReadFrame()
 				if err != nil {

@@ -53,12 +53,3 @@ func TestManPages(t *testing.T) {
 		}
 	}
 }
-
-func TestVersionFlags(t *testing.T) {
-	_, want, _ := runProgram(t, "", "version")
-	for _, flag := range []string{"--version", "-v"} {
-		if code, out, errs := runProgram(t, "", flag); code != 0 || out != want {
-			t.Errorf("%s: %d %s%s, want %s", flag, code, out, errs, want)
-		}
-	}
-}

@@ -15,7 +15,7 @@ func TestWorkStartsWithoutAQuorumOfNATS(t *testing.T) {
 	cluster, redis := streamtest.OwnNATSCluster(t), "redis://"+streamtest.EmbeddedRedis(t).Addr()
 	cluster.Kill(1)
 	cluster.Kill(2)
-	rules := testkit.WriteFile(t, "rules.yml", devRulesText)
+	rules := devRules(t)
 	p := startProgram(t, "work", "--redis", redis, "--rules", rules, "--nats", cluster.URL(), "--nats-replicas", "3",
 		"--http", "127.0.0.1:0")
 	p.until(`"msg":"ready"`)
@@ -35,7 +35,7 @@ func TestReadinessWhileNATSIsAway(t *testing.T) {
 	t.Parallel()
 	server := streamtest.OwnNATS(t)
 	redis := "redis://" + streamtest.EmbeddedRedis(t).Addr()
-	rules := testkit.WriteFile(t, "rules.yml", devRulesText)
+	rules := devRules(t)
 	sinks := testkit.WriteFile(t, "sinks.yml", "sinks: [{name: chat, type: slack, url: \"http://127.0.0.1:1\"}]")
 	ready := map[*process]int{} // process → status while NATS is down
 	for command, c := range map[string]struct {

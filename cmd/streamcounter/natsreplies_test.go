@@ -22,14 +22,12 @@ func TestNoNATSUserWritesByReply(t *testing.T) {
 	ctx := t.Context()
 	server := streamtest.NewSecuredNATS(t)
 	_, relay := natsAs(t, server, "relay")
-	if _, err := alerts.EnsureStreams(ctx, relay, alerts.Streams("sc", 1)); err != nil {
-		t.Fatal(err)
-	}
+	_, err := alerts.EnsureStreams(ctx, relay, alerts.Streams("sc", 1))
+	testkit.Must(t, err)
 	const decision, alert = "sc.throttle.held.held:1", "sc.alert.held.80.held:1"
 	for _, subject := range []string{decision, alert} {
-		if _, err := relay.Publish(ctx, subject, []byte("ours")); err != nil {
-			t.Fatal(err)
-		}
+		_, err := relay.Publish(ctx, subject, []byte("ours"))
+		testkit.Must(t, err)
 	}
 	consumer := func(stream string, c map[string]any) []byte {
 		b, err := json.Marshal(map[string]any{"stream_name": stream, "config": c})
@@ -73,9 +71,7 @@ func TestNoNATSUserWritesByReply(t *testing.T) {
 	} {
 		nc, _ := natsAs(t, server, x.user)
 		for _, reply := range []string{decision, alert} {
-			if err := nc.PublishMsg(&nats.Msg{Subject: x.subject, Reply: reply, Data: x.body}); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, nc.PublishMsg(&nats.Msg{Subject: x.subject, Reply: reply, Data: x.body}))
 		}
 		// JetStream answers the requests of one connection in order: earlier requests are done.
 		testkit.Must(t, nc.Flush())
@@ -94,7 +90,8 @@ func TestNoNATSUserWritesByReply(t *testing.T) {
 	}
 }
 
-// watch prints the decision in force and each new one. It connects as the NATS user of deploy/ for it. That user may
+// watch prints the decision in force and each new one, and in between that it waits: otherwise the user would not know
+// whether it works. It connects as the NATS user of deploy/ for it. That user may
 // also read the streams that `keys history` reads.
 func TestWatchAsItsNATSUser(t *testing.T) {
 	ctx := t.Context()
@@ -109,16 +106,18 @@ func TestWatchAsItsNATSUser(t *testing.T) {
 		tr := api.Transition{Rule: "api", Key: key, State: state, Level: level, Limit: 10, WindowMs: 60_000, Used: 10,
 			Version: now, AtMs: now, SinceMs: now, UntilMs: now + 60_000, ExpiresMs: now + 90_000}
 		tr.ID = tr.MessageID("sc")
-		if err := publisher.Publish(ctx, []api.Transition{tr}, 0); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, publisher.Publish(ctx, []api.Transition{tr}, 0))
 	}
 	publish("before", api.StateThrottled, api.LevelThrottled)
 	if d, err := publisher.LastDecision(ctx, "api", "before"); err != nil || d == nil || d.Key != "before" {
 		t.Errorf("the relay reads its decision as %+v, %v", d, err)
 	}
 	p := startProgram(t, "watch", "--nats", server.As("watch"))
-	p.until("before")
+	p.until("connected to ")
+	p.until(": 1 throttled, waiting\n")
+	p.until("throttled          before")
+	startProgram(t, "watch", "--nats", server.As("watch"), "--rule", "apo").until(
+		`no decision of a rule "apo" is stored`)
 	publish("after", api.StateThrottled, api.LevelThrottled)
 	p.until("after")
 	for i := 0; !strings.Contains(p.text(), "alert 80%"); i++ { // it prints only alerts after it has subscribed

@@ -69,14 +69,6 @@ func TestWhatCommandsOfOperatorsSay(t *testing.T) {
 				return strings.Count(out, "\n") > 0 && !strings.Contains(out, "203.0.113.8"), out + errs
 			})
 		}
-		code, out, errs := runProgram(t, "", append(strings.Fields(c.line), "--http", at)...)
-		if code != c.code {
-			t.Errorf("%s: exit code %d, want %d\n%s%s", c.line, code, c.code, out, errs)
-		}
-		for _, part := range c.says {
-			if !strings.Contains(out+errs, part) {
-				t.Errorf("%s does not say %q:\n%s%s", c.line, part, out, errs)
-			}
-		}
+		expect(t, c.line+" --http "+at, c.code, c.says...)
 	}
 }

@@ -128,9 +128,7 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 			t.Fatalf("append as producer: exit code %d\n%s%s", code, out, errs)
 		}
 	}
-	if err := stream.CheckMeta(ctx, work, keys); err != nil { // a producer may not create the prefix
-		t.Fatal(err)
-	}
+	testkit.Must(t, stream.CheckMeta(ctx, work, keys)) // a producer may not create the prefix
 	workers := []*process{}
 	for range 2 {
 		p := startProgram(t, "work", "--redis", secured.As("work"), "--nats", natsServer.As("relay"), "--rules",
@@ -138,26 +136,21 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 		p.until(`"msg":"ready"`)
 		workers = append(workers, p)
 	}
-	server := startProgram(t, "serve", "--redis", secured.As("serve"), "--rules", rules, "--http", "127.0.0.1:0",
-		"--check-timeout", "5s")
-	server.until(`"msg":"ready"`)
-	base := "http://" + readyAt.FindStringSubmatch(server.text())[1]
+	server := startServe(t, "--redis", secured.As("serve"), "--rules", rules)
+	base := server.base()
 
 	// subscriber: a plain subscription from the start. alerts: a durable consumer.
 	var live, alerted heard
 	nc, js := natsAs(t, natsServer, "subscriber")
-	if _, err := nc.Subscribe("sc.throttle.>", func(m *nats.Msg) { live.take(m.Data) }); err != nil {
-		t.Fatal(err)
-	}
+	_, err = nc.Subscribe("sc.throttle.>", func(m *nats.Msg) { live.take(m.Data) })
+	testkit.Must(t, err)
 	testkit.Must(t, nc.Flush())
 	_, alertsJS := natsAs(t, natsServer, "alerts")
 	_, sinksJS := natsAs(t, natsServer, "sinks")
 	for _, filter := range []string{"", "sc.alert.>"} { // the request has another subject
-		if _, err := alertsJS.CreateOrUpdateConsumer(ctx, "SC_ALERTS",
-			jetstream.ConsumerConfig{Durable: "pager", FilterSubject: filter,
-				AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := alertsJS.CreateOrUpdateConsumer(ctx, "SC_ALERTS", jetstream.ConsumerConfig{Durable: "pager",
+			FilterSubject: filter, AckPolicy: jetstream.AckExplicitPolicy})
+		testkit.Must(t, err)
 	}
 	pager, err := alertsJS.Consumer(ctx, "SC_ALERTS", "pager") // as a consumer that reconnects finds it
 	testkit.Must(t, err)
@@ -261,9 +254,8 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 		jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy})
 	testkit.Must(t, err)
 	for range 2 {
-		if _, err := fetched.Next(jetstream.FetchMaxWait(10 * time.Second)); err != nil {
-			t.Fatal(err)
-		}
+		_, err := fetched.Next(jetstream.FetchMaxWait(10 * time.Second))
+		testkit.Must(t, err)
 	}
 	_, relayJS := natsAs(t, natsServer, "relay")
 	streamtest.Eventually(t, 30*time.Second, "a consumer that is not used any more is gone", func() (bool, string) {
@@ -339,9 +331,7 @@ func TestTheShippedRedisUsersCanDoNoMore(t *testing.T) {
 	} {
 		t.Run(user, func(t *testing.T) {
 			c := streamtest.Connect(t, secured.As(user))
-			if err := c.Ping(ctx).Err(); err != nil {
-				t.Fatalf("it cannot even log in: %v", err)
-			}
+			testkit.Must(t, c.Ping(ctx).Err())
 			for _, text := range append(more, everybody...) {
 				var args []any
 				for _, w := range strings.Fields(text) {

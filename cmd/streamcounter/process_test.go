@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -131,6 +132,69 @@ func runProgram(t testing.TB, stdin string, args ...string) (code int, stdout, s
 	root.SetOut(&out)
 	root.SetErr(&errs)
 	return run(ctx, root, args), out.String(), errs.String()
+}
+
+// failure is any exit code but 0.
+const failure = -1
+
+// expect runs a command line, whose words have no spaces. It expects an exit code, and texts in what the command says,
+// and returns that.
+func expect(t testing.TB, line string, code int, says ...string) string {
+	t.Helper()
+	got, out, errs := runProgram(t, "", strings.Fields(line)...)
+	if got != code && (code != failure || got == 0) {
+		t.Errorf("%s: exit code %d, want %d\n%s%s", line, got, code, out, errs)
+	}
+	for _, text := range says {
+		if !strings.Contains(out+errs, text) {
+			t.Errorf("%s: it does not say %q:\n%s%s", line, text, out, errs)
+		}
+	}
+	return out + errs
+}
+
+// devRules returns a file of devRulesText.
+func devRules(t testing.TB) string {
+	t.Helper()
+	return testkit.WriteFile(t, "rules.yml", devRulesText)
+}
+
+// startServe starts a serve with devRules on this machine alone, with more flags, and waits until it is ready.
+func startServe(t testing.TB, more ...string) *process {
+	t.Helper()
+	p := startProgram(t, append([]string{"serve", "--redis", "embedded:0", "--rules", devRules(t), "--http",
+		"127.0.0.1:0"}, more...)...)
+	p.until(`"msg":"ready"`)
+	return p
+}
+
+// call sends a request with headers, such as "Accept: text/html". It returns the answer and its body; the status is 0
+// if no answer came.
+func call(t testing.TB, c *http.Client, method, url, body string, headers ...string) (*http.Response, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	testkit.Must(t, err)
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		if req.Header.Set(name, value); name == "Host" {
+			req.Host = value
+		}
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return &http.Response{}, err.Error()
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	testkit.Must(t, err)
+	return resp, string(text)
+}
+
+// request sends JSON.
+func request(t testing.TB, method, url, body string) (code int, answer string) {
+	t.Helper()
+	resp, text := call(t, http.DefaultClient, method, url, body, "Content-Type: application/json")
+	return resp.StatusCode, text
 }
 
 // metric reads one sample from a process's /metrics.

@@ -344,9 +344,7 @@ func TestRateLimitRefuses(t *testing.T) {
 			t.Setenv("REDIS_URL", "127.0.0.1:1")
 			t.Setenv("REDIS_SOCKET_TYPE", "tcp")
 			t.Setenv(variable, c[0])
-			if code, _, errs := runProgram(t, "", "ratelimit"); code == 0 || !strings.Contains(errs, c[1]) {
-				t.Errorf("exit code %d, want %q in\n%s", code, c[1], errs)
-			}
+			expect(t, "ratelimit", failure, c[1])
 		})
 	}
 }

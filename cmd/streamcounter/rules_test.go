@@ -56,10 +56,7 @@ func TestRulesCheckKeys(t *testing.T) {
 		t.Errorf("exit code %d, %s", code, out)
 	}
 	missing := filepath.Join(t.TempDir(), "no.txt")
-	if code, _, errs := runProgram(t, "", "rules", "check", file, "--keys", missing); code != 1 ||
-		!strings.Contains(errs, "--keys: open") {
-		t.Errorf("no such list: exit code %d, %s", code, errs)
-	}
+	expect(t, "rules check "+file+" --keys "+missing, 1, "--keys: open")
 }
 
 // The exit code is 0 if the rules are the same, 1 if they differ, 2 after an error.
@@ -69,27 +66,15 @@ func TestRulesDiff(t *testing.T) {
 	now := testkit.WriteFile(t, "new.yml", strings.NewReplacer("limit: 2000", "limit: 3000", "gold", "silver").
 		Replace(wordedRules))
 	bad := testkit.WriteFile(t, "bad.yml", strings.Replace(wordedRules, "limit: 2000", "limit: -1", 1))
-	for _, c := range []struct {
-		args []string
-		code int
-		out  string
-		errs string
-	}{
-		{[]string{old, same}, 0, "the rules are the same\n", ""},
-		{[]string{old, same, "--json"}, 0, "[]\n", ""},
-		{[]string{old, now}, 1, "api: 3,000 in any hour, was 2,000; ", ""},
-		{[]string{old, now}, 1, "silver: renamed, was gold; ", ""},
-		{[]string{old, bad}, 2, "", "bad.yml:4:"},
-		{[]string{bad, old}, 2, "", "bad.yml:4:"},
-		{[]string{old}, 2, "", "missing NEW. Usage: streamcounter rules diff OLD NEW"},
-		{[]string{old, old + "-not"}, 2, "", "-not"},
-	} {
-		code, out, errs := runProgram(t, "", append([]string{"rules", "diff"}, c.args...)...)
-		if code != c.code || !strings.Contains(out, c.out) || !strings.Contains(errs, c.errs) {
-			t.Errorf("%v: exit code %d, want %d\n%s%s\nwant %q and %q", c.args, code, c.code, out, errs, c.out, c.errs)
-		}
-	}
-	_, out, _ := runProgram(t, "", "rules", "diff", old, now, "--json")
+	diff := "rules diff "
+	expect(t, diff+old+" "+same, 0, "the rules are the same\n")
+	expect(t, diff+old+" "+same+" --json", 0, "[]\n")
+	expect(t, diff+old+" "+now, 1, "api: 3,000 in any hour, was 2,000; ", "silver: renamed, was gold; ")
+	expect(t, diff+old+" "+bad, 2, "bad.yml:4:")
+	expect(t, diff+bad+" "+old, 2, "bad.yml:4:")
+	expect(t, diff+old, 2, "missing NEW. Usage: streamcounter rules diff OLD NEW")
+	expect(t, diff+old+" "+old+"-not", 2, "-not")
+	out := expect(t, diff+old+" "+now+" --json", 1)
 	var changes []wording.Change
 	testkit.Must(t, json.Unmarshal([]byte(out), &changes))
 	if len(changes) != 2 || changes[0].Kind != wording.Changed || changes[1].Kind != wording.Renamed ||

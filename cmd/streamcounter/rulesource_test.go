@@ -13,7 +13,6 @@ import (
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -37,15 +36,12 @@ func TestLimitsOfEnvoy(t *testing.T) {
 	testkit.Must(t, os.WriteFile(path, []byte(limitsText), 0o600))
 	port := testkit.FreePort(t)
 	d := startDev(t, "--rls-config", dir, "--rls-tag", "client", "--grpc", fmt.Sprintf("127.0.0.1:%d", port))
-	conn, err := grpc.NewClient(fmt.Sprintf("127.0.0.1:%d", port), grpc.WithTransportCredentials(
-		insecure.NewCredentials()))
-	testkit.Must(t, err)
-	defer conn.Close()
+	service := rlsv3.NewRateLimitServiceClient(connect(t, fmt.Sprintf("127.0.0.1:%d", port), nil))
 	ask := func(key, value string, hits uint32) (rlsv3.RateLimitResponse_Code, *rlsv3.RateLimitResponse_RateLimit) {
 		t.Helper()
 		within, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		answer, err := rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(within, &rlsv3.RateLimitRequest{
+		answer, err := service.ShouldRateLimit(within, &rlsv3.RateLimitRequest{
 			Domain: "edge", HitsAddend: hits,
 			Descriptors: []*commonv3.RateLimitDescriptor{{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: key,
 				Value: value}}}},
@@ -102,44 +98,31 @@ func TestLimitsOfEnvoy(t *testing.T) {
 }
 
 func TestRulesCheckReadsLimits(t *testing.T) {
-	config, rules := testkit.WriteFile(t, "edge.yaml", limitsText), testkit.WriteFile(t, "rules.yml", devRulesText)
+	config, rules := testkit.WriteFile(t, "edge.yaml", limitsText), devRules(t)
 	all := testkit.WriteFile(t, "all.yml", strings.Replace(devRulesText, "user:*", "*", 1))
 	hashed := testkit.WriteFile(t, "hashed.yml", `hash_key: not-on-this-machine
 rules:
   - {name: a, match: "ip:*", windows: [{limit: 5, per: 10m, distinct: user, hash: true}]}
 `)
+	bad := testkit.WriteFile(t, "bad.yaml", limitsText+"    shadow: true\n")
 	for _, c := range []struct {
-		args       []string
-		code       int
-		out, fault []string
+		line string
+		code int
+		says []string
 	}{
-		{[]string{rules, "--rls-config", config, "--rls-tag", "client"}, 0,
-			[]string{"user:*", "edge/{client=*}", `edge/path=%2Flogin\*`, "sliding-log"}, nil},
-		{[]string{"--rls-config", config, "--rls-algorithm", "fixed-window", "--json"}, 0,
-			[]string{`"Match":"edge/client=*"`, `"Algorithm":"fixed-window"`}, nil},
-		{[]string{rules}, 0, []string{"user:*"}, nil},
-		{[]string{hashed}, 0, []string{`values of "user", hashed, in any`}, nil},
-		{[]string{hashed, "--json"}, 0, []string{`"Hash":"hash"`}, nil},
-		{[]string{hashed, "--rls-config", config}, 0, []string{"hashed", "edge/client=*"}, nil},
-		{nil, 1, nil, []string{"--rls-config"}},
-		{[]string{"--rls-config", testkit.WriteFile(t, "bad.yaml", limitsText+"    shadow: true\n")}, 1, nil,
-			[]string{`bad.yaml:9:5: unknown field "shadow"`}},
-		{[]string{"--rls-config", config, "--rls-algorithm", "leaky"}, 1, nil, []string{`algorithm "leaky"`}},
-		{[]string{all, "--rls-config", config}, 1, nil, []string{`rule "api" (match "*")`, `"edge--path--login-`}},
+		{rules + " --rls-tag client --rls-config " + config, 0,
+			[]string{"user:*", "edge/{client=*}", `edge/path=%2Flogin\*`, "sliding-log"}},
+		{"--rls-algorithm fixed-window --json --rls-config " + config, 0,
+			[]string{`"Match":"edge/client=*"`, `"Algorithm":"fixed-window"`}},
+		{rules, 0, []string{"user:*"}},
+		{hashed, 0, []string{`values of "user", hashed, in any`}},
+		{hashed + " --json", 0, []string{`"Hash":"hash"`}},
+		{hashed + " --rls-config " + config, 0, []string{"hashed", "edge/client=*"}},
+		{"", failure, []string{"--rls-config"}},
+		{"--rls-config " + bad, failure, []string{`bad.yaml:9:5: unknown field "shadow"`}},
+		{"--rls-algorithm leaky --rls-config " + config, failure, []string{`algorithm "leaky"`}},
+		{all + " --rls-config " + config, failure, []string{`rule "api" (match "*")`, `"edge--path--login-`}},
 	} {
-		code, out, fault := runProgram(t, "", append([]string{"rules", "check"}, c.args...)...)
-		for _, want := range c.out {
-			if !strings.Contains(out, want) {
-				t.Errorf("%v: %s\nwant %q", c.args, out, want)
-			}
-		}
-		for _, want := range c.fault {
-			if !strings.Contains(fault, want) {
-				t.Errorf("%v: %s\nwant %q", c.args, fault, want)
-			}
-		}
-		if (code == 0) != (c.code == 0) {
-			t.Errorf("%v: exit code %d", c.args, code)
-		}
+		expect(t, "rules check "+c.line, c.code, c.says...)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -27,32 +26,16 @@ func TestSinksCommands(t *testing.T) {
 	t.Cleanup(server.Close)
 	file := testkit.WriteFile(t, "sinks.yml", fmt.Sprintf(
 		"sinks:\n  - {name: chat, type: slack, url: %q, levels: [80]}\n", server.URL+"/secret-path"))
-	code, out, errs := runProgram(t, "", "sinks", "check", file)
-	if want := "chat: slack at " + server.URL + "; all rules, all keys, levels 80%\n"; code != 0 || out != want {
-		t.Errorf("exit code %d\n%s%s\nwant %s", code, out, errs, want)
-	}
+	expect(t, "sinks check "+file, 0, "chat: slack at "+server.URL+"; all rules, all keys, levels 80%\n")
 	bad := testkit.WriteFile(t, "sinks.yml", "sinks:\n  - {name: chat, type: slak, url: \"https://e.com\"}\n")
-	code, _, errs = runProgram(t, "", "sinks", "check", bad)
-	if code != 1 || !strings.Contains(errs, "sinks.yml:2:24: type of sink chat: want webhook, alertmanager or slack") {
-		t.Errorf("exit code %d\n%s", code, errs)
-	}
-	code, out, errs = runProgram(t, "", "sinks", "test", "chat", "--sinks", file)
-	if code != 0 || out != "sink chat: the endpoint took the sample\n" || calls.Load() != 1 {
-		t.Errorf("exit code %d\n%s%s", code, out, errs)
+	expect(t, "sinks check "+bad, 1, "sinks.yml:2:24: type of sink chat: want webhook, alertmanager or slack")
+	expect(t, "sinks test chat --sinks "+file, 0, "sink chat: the endpoint took the sample\n")
+	if n := calls.Load(); n != 1 {
+		t.Errorf("%d calls", n)
 	}
 	status.Store(404)
-	code, _, errs = runProgram(t, "", "sinks", "test", "chat", "--sinks", file)
-	if code != 1 || !strings.Contains(errs, "sink chat: the endpoint answered 404") {
-		t.Errorf("exit code %d\n%s", code, errs)
-	}
-	code, _, errs = runProgram(t, "", "sinks", "test", "other", "--sinks", file)
-	if code != 1 || !strings.Contains(errs, `no sink "other"`) {
-		t.Errorf("exit code %d\n%s", code, errs)
-	}
-	if code, _, errs = runProgram(t, "", "sinks"); code != exitUsage ||
-		!strings.Contains(errs, "missing --sinks FILE") {
-		t.Errorf("exit code %d\n%s", code, errs)
-	}
+	expect(t, "sinks test chat --sinks "+file, 1, "sink chat: the endpoint answered 404")
+	expect(t, "sinks test other --sinks "+file, 1, `no sink "other"`)
 
 	status.Store(200)
 	before := calls.Load()

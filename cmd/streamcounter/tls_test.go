@@ -30,9 +30,7 @@ func TestRedisOverTLS(t *testing.T) {
 	if code, _, errs := runProgram(t, "user:42 3\n", append([]string{"append"}, all...)...); code != 0 {
 		t.Fatalf("append over TLS: exit code %d\n%s", code, errs)
 	}
-	p := startProgram(t, append([]string{"serve", "--rules", testkit.WriteFile(t, "rules.yml", devRulesText), "--http",
-		"127.0.0.1:0"}, all...)...)
-	p.until(`"msg":"ready"`)
+	p := startServe(t, all...)
 	if code, body := request(t, "GET", p.base()+"/v1/check?key=user:42", ""); code != 200 ||
 		!strings.Contains(body, `"source":"redis"`) {
 		t.Errorf("a check over TLS: %d %s", code, body)
@@ -41,27 +39,16 @@ func TestRedisOverTLS(t *testing.T) {
 		!strings.Contains(out, `"redis.persistence"`) {
 		t.Errorf("doctor over TLS: exit code %d\n%s", code, out)
 	}
-	if code, out, errs := runProgram(t, "", append([]string{"compare", "--boundary", "--algorithms", "sliding-log"},
-		all...)...); code != 0 {
-		t.Errorf("compare over TLS: exit code %d\n%s%s", code, out, errs)
-	}
-	for name, c := range map[string]struct {
-		args []string
-		says string
-	}{
-		"no certificate": {[]string{"--redis", at, "--redis-ca", ours.CA}, "no Redis answers"},
-		"no authority": {[]string{"--redis", at, "--redis-cert", mine, "--redis-key", mineKey},
-			"unknown authority"},
-		"another authority": {[]string{"--redis", at, "--redis-ca", others.CA, "--redis-cert", mine,
-			"--redis-key", mineKey}, "unknown authority"},
-		"another name": {[]string{"--redis", "rediss://127.0.0.2:" + port, "--redis-ca", ours.CA,
-			"--redis-cert", mine, "--redis-key", mineKey}, "127.0.0.2"},
-		"plain text, by a slip": {[]string{"--redis", "redis://127.0.0.1:" + port}, "no Redis answers"},
+	expect(t, "compare --boundary --algorithms sliding-log "+strings.Join(all, " "), 0)
+	good := "append " + strings.Join(all, " ")
+	for line, says := range map[string]string{
+		"append --redis " + at + " --redis-ca " + ours.CA:   "no Redis answers", // no certificate
+		strings.Replace(good, "--redis-ca "+ours.CA, "", 1): "unknown authority",
+		good + " --redis-ca " + others.CA:                   "unknown authority",
+		good + " --redis rediss://127.0.0.2:" + port:        "127.0.0.2",
+		"append --redis redis://127.0.0.1:" + port:          "no Redis answers", // plain text, by a slip
 	} {
-		if code, _, errs := runProgram(t, "a 1\n", append([]string{"append"}, c.args...)...); code != 1 ||
-			!strings.Contains(errs, c.says) {
-			t.Errorf("%s: exit code %d, want %q in\n%s", name, code, c.says, errs)
-		}
+		expect(t, line, 1, says)
 	}
 }
 
@@ -84,10 +71,7 @@ func TestSentinelOverTLS(t *testing.T) {
 		return code == 0, errs
 	})
 	args[2] = strings.Replace(args[2], "rediss", "redis", 1)
-	if code, _, errs := runProgram(t, "user:42 3\n", args...); code != exitUsage ||
-		!strings.Contains(errs, "need rediss") {
-		t.Errorf("plain text: exit code %d\n%s", code, errs)
-	}
+	expect(t, strings.Join(args, " "), exitUsage, "need rediss")
 }
 
 // secureNATS is a server with TLS, an account, and other options of the test.
@@ -143,24 +127,17 @@ func TestNATSOverTLSWithNKey(t *testing.T) {
 	wantNATS(t, false, "no seed", good[:8]...)
 	wantNATS(t, false, "no certificate", append(good[:4:4], good[8:]...)...)
 	wantNATS(t, false, "another authority", append([]string{"--nats", url, "--nats-ca", others.CA}, good[4:]...)...)
-	for name, c := range map[string]struct {
-		args []string
-		says string
-	}{
-		"no such seed": {append(good[:8:8], "--nats-nkey", "none.nk"), "--nats-nkey (STREAMCOUNTER_NATS_NKEY)"},
-		"no seed": {append(good[:8:8], "--nats-nkey", testkit.WriteFile(t, "user.nk", "SECRET")),
-			"--nats-nkey (STREAMCOUNTER_NATS_NKEY)"},
-		"two of them": {append(good[:10:10], "--nats-creds", testkit.WriteFile(t, "user.creds", "SECRET")), "not both"},
+	work := "work --redis embedded:0 --http 127.0.0.1:0 --rules " + devRules(t) + " " + strings.Join(good, " ")
+	for more, says := range map[string]string{
+		" --nats-nkey none.nk": "--nats-nkey (STREAMCOUNTER_NATS_NKEY)",
+		" --nats-nkey " + testkit.WriteFile(t, "user.nk", "SECRET"):     "--nats-nkey (STREAMCOUNTER_NATS_NKEY)",
+		" --nats-creds " + testkit.WriteFile(t, "user.creds", "SECRET"): "not both",
 	} {
-		args := append([]string{"work", "--redis", "embedded:0", "--http", "127.0.0.1:0", "--rules",
-			testkit.WriteFile(t, "rules.yml", devRulesText)}, c.args...)
-		if code, _, errs := runProgram(t, "", args...); code == 0 || !strings.Contains(errs, c.says) ||
-			strings.Contains(errs, "SECRET") {
-			t.Errorf("%s: exit code %d, want %q in\n%s", name, code, c.says, errs)
+		if text := expect(t, work+more, failure, says); strings.Contains(text, "SECRET") {
+			t.Error(text)
 		}
 	}
-	worker := startProgram(t, append([]string{"work", "--redis", "embedded:0", "--http", "127.0.0.1:0", "--rules",
-		testkit.WriteFile(t, "rules.yml", devRulesText)}, good...)...)
+	worker := startProgram(t, strings.Fields(work)...)
 	worker.until(`"msg":"ready"`)
 	watcher := startProgram(t, append([]string{"watch"}, good...)...)
 	if strings.Contains(worker.text(), "does not answer") {

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -59,14 +58,8 @@ type traced struct {
 // ask sends a request in a trace, and reads the whole answer.
 func (x *traced) ask(t *testing.T, trace, method, path, body string) {
 	t.Helper()
-	request, err := http.NewRequest(method, fmt.Sprintf("http://127.0.0.1:%d%s", x.http, path), strings.NewReader(body))
-	testkit.Must(t, err)
-	request.Header.Set("traceparent", traceparent(trace))
-	request.Header.Set("tracestate", "vendor=1,other=2")
-	request.Header.Set("X-Forwarded-For", "198.51.100.7")
-	resp, err := http.DefaultClient.Do(request)
-	testkit.Must(t, err)
-	testkit.Must(t, resp.Body.Close())
+	call(t, http.DefaultClient, method, fmt.Sprintf("http://127.0.0.1:%d%s", x.http, path), body,
+		"traceparent: "+traceparent(trace), "tracestate: vendor=1,other=2", "X-Forwarded-For: 198.51.100.7")
 }
 
 // chain expects spans of a trace, each below the one before, the first below the caller's span. It returns the last
@@ -105,16 +98,10 @@ func (x *traced) ofChecks(t *testing.T) {
 	x.chain(t, overGRPC, "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", "FCALL check")
 
 	// The histogram names a trace.
-	request, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/metrics", x.http), nil)
-	testkit.Must(t, err)
-	request.Header.Set("Accept", "application/openmetrics-text")
-	resp, err := http.DefaultClient.Do(request)
-	testkit.Must(t, err)
-	defer resp.Body.Close()
-	metrics, err := io.ReadAll(resp.Body)
-	testkit.Must(t, err)
+	_, metrics := call(t, http.DefaultClient, "GET", fmt.Sprintf("http://127.0.0.1:%d/metrics", x.http), "",
+		"Accept: application/openmetrics-text")
 	// If both checks are in one bucket, it has the later trace.
-	exemplar := func(trace string) bool { return strings.Contains(string(metrics), `# {trace_id="`+trace+`"}`) }
+	exemplar := func(trace string) bool { return strings.Contains(metrics, `# {trace_id="`+trace+`"}`) }
 	if !exemplar(overHTTP) && !exemplar(overGRPC) {
 		t.Errorf("no exemplar with trace %s or %s in the metrics", overHTTP, overGRPC)
 	}
@@ -174,10 +161,7 @@ func TestBadTraceVariables(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
 			t.Setenv(name, value)
-			code, _, stderr := runProgram(t, "", "dev", "--redis", "embedded:0", "--nats", "embedded:0")
-			if code == 0 || !strings.Contains(stderr, name) || !strings.Contains(stderr, value) {
-				t.Errorf("exit code %d, %q; want an error that names %s and %s", code, stderr, name, value)
-			}
+			expect(t, "dev --redis embedded:0 --nats embedded:0", failure, name, value)
 		})
 	}
 }

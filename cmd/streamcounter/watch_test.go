@@ -1,27 +1,11 @@
 package main
 
 import (
-	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/streamcounter/streamcounter/api"
 )
-
-// watch prints a line when it has read the earlier decisions: otherwise the user would not know whether it works.
-func TestWatchSaysThatItWaits(t *testing.T) {
-	d := startDev(t)
-	nats := fmt.Sprintf("nats://127.0.0.1:%d", d.nats)
-	watch := startProgram(t, "watch", "--nats", nats)
-	watch.until("connected to " + nats + ": 0 throttled, waiting\n")
-	if code := d.spend("user:1", 100, ""); code != http.StatusOK {
-		t.Fatal(code)
-	}
-	watch.until("throttled          user:1")
-	startProgram(t, "watch", "--nats", nats).until(": 1 throttled, waiting\n")
-	startProgram(t, "watch", "--nats", nats, "--rule", "apo").until(`no decision of a rule "apo" is stored`)
-}
 
 // The use of an in-flight window is not shown as a rate.
 func TestUseOfAnInFlightWindow(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -31,15 +33,17 @@ func keysOf(t testing.TB, partitions int) *stream.Keys {
 	return k
 }
 
-func look(t testing.TB, c redis.UniversalClient, change ...func(*doctor.RedisConfig)) []doctor.Finding {
+func look(t testing.TB, c redis.UniversalClient) []doctor.Finding {
 	t.Helper()
-	config := doctor.RedisConfig{Keys: keysOf(t, 16)}
-	for _, f := range change {
-		f(&config)
-	}
+	return lookAt(t, c, nil)
+}
+
+// lookAt looks from a machine with another clock.
+func lookAt(t testing.TB, c redis.UniversalClient, now func() time.Time) []doctor.Finding {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	return doctor.Redis(ctx, c, config)
+	return doctor.Redis(ctx, c, doctor.RedisConfig{Keys: keysOf(t, 16), Now: now})
 }
 
 func lookNATS(t testing.TB, url string, config doctor.NATSConfig, opts ...nats.Option) []doctor.Finding {
@@ -119,7 +123,11 @@ func shipped(t testing.TB) []string {
 // monitor answers /jsz as a server's monitoring port does.
 func monitor(t testing.TB, jsz string) string {
 	t.Helper()
-	s := httptest.NewServer(jszHandler(jsz))
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/jsz" && r.URL.Query().Get("config") == "true" {
+			_, _ = io.WriteString(w, jsz)
+		}
+	}))
 	t.Cleanup(s.Close)
 	return s.URL
 }

@@ -1,8 +1,6 @@
 package doctor_test
 
 import (
-	"io"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -15,16 +13,6 @@ import (
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
-
-func jszHandler(jsz string) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/jsz" || r.URL.Query().Get("config") != "true" {
-			http.NotFound(w, r)
-			return
-		}
-		_, _ = io.WriteString(w, jsz)
-	})
-}
 
 // A new server, and a server after the first `work`.
 func TestNATS(t *testing.T) {

@@ -112,13 +112,8 @@ func TestClock(t *testing.T) {
 		{0, doctor.OK, "within a second"}, {2 * time.Minute, doctor.Warning, "2m0s behind"},
 		{-2 * time.Minute, doctor.Warning, "2m0s ahead"}, {9 * time.Minute, doctor.Problem, "9m0s behind"},
 	} {
-		findings := look(t, c, func(r *doctor.RedisConfig) {
-			r.Now = func() time.Time {
-				return time.Now().Add(
-					x.off)
-			}
-		})
-		expect(t, findings, "redis.clock", x.severity, x.says)
+		now := func() time.Time { return time.Now().Add(x.off) }
+		expect(t, lookAt(t, c, now), "redis.clock", x.severity, x.says)
 	}
 }
 

@@ -255,17 +255,22 @@ func TestFeedIsBounded(t *testing.T) {
 	testkit.Must(t, err)
 }
 
+// sources have nothing, or fail.
+func sources(err func() error) Config {
+	return Config{
+		Activity:   func(context.Context) (activity.Activity, error) { return activity.Activity{}, err() },
+		Overview:   func(context.Context, int) (api.Overview, error) { return api.Overview{}, err() },
+		Partitions: func(context.Context) ([]Partition, error) { return nil, err() },
+		Rules:      func() []Rule { return nil },
+		Health:     func(context.Context) Health { return Health{} },
+		Latencies:  func() check.Latencies { return check.Latencies{} },
+	}
+}
+
 // After a time in which no page was open, a page does not get the old plots and the old sample.
 func TestFeedForgetsWhileItRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := NewFeed(Config{
-			Activity:   func(context.Context) (activity.Activity, error) { return activity.Activity{}, nil },
-			Overview:   func(context.Context, int) (api.Overview, error) { return api.Overview{}, nil },
-			Partitions: func(context.Context) ([]Partition, error) { return nil, nil },
-			Rules:      func() []Rule { return nil },
-			Health:     func(context.Context) Health { return Health{} },
-			Latencies:  func() check.Latencies { return check.Latencies{} },
-		})
+		f := NewFeed(sources(func() error { return nil }))
 		go f.Run(t.Context())
 		r := httptest.NewRequest("GET", "/page/live", nil)
 		open := func() (int, bool) {
@@ -302,14 +307,7 @@ func TestFailuresAreNamedUntilTheyEnd(t *testing.T) {
 	}
 	next := func(after time.Duration) string {
 		now = now.Add(after)
-		return strings.Join(s.next(t.Context(), now, Config{
-			Activity:   func(context.Context) (activity.Activity, error) { return activity.Activity{}, fails() },
-			Overview:   func(context.Context, int) (api.Overview, error) { return api.Overview{}, fails() },
-			Partitions: func(context.Context) ([]Partition, error) { return nil, fails() },
-			Rules:      func() []Rule { return nil },
-			Health:     func(context.Context) Health { return Health{} },
-			Latencies:  func() check.Latencies { return check.Latencies{} },
-		}).Failed, ", ")
+		return strings.Join(s.next(t.Context(), now, sources(fails)).Failed, ", ")
 	}
 	const rest = "who is throttled, partitions"
 	if got := next(0); got != "what processes do, "+rest {
