@@ -11,7 +11,6 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/document"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // generator draws configurations and requests from few keys and pieces of
@@ -242,16 +241,6 @@ func TestKeysAreInjective(t *testing.T) {
 			t.Fatalf("%q %v and %q %v: %q and %q", domain1, d1, domain2, d2, one, other)
 		}
 		if err := api.ValidateKey(one); err != nil && one != "" {
-			t.Fatal(err)
-		}
-	})
-}
-
-// The order of descriptors has only one effect on the rules: which pattern of a level goes first.
-func TestRuleNamesAreUnique(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		l, _ := hostile.limits(t)
-		if _, err := windows.NewRules(l.rules.List()); err != nil && len(l.rules.List()) > 0 {
 			t.Fatal(err)
 		}
 	})
