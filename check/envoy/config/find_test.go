@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/reload"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -168,6 +169,73 @@ func TestFindInAServer(t *testing.T) {
 		if ok && got.Shadow != (got.Plan.Live == nil) {
 			t.Errorf("%+v: shadow %t", got, got.Plan.Live == nil)
 		}
+	}
+}
+
+// The sum in a cut key could be what a pattern looks for, and its marks never.
+func TestCutKeysFitNoOtherPattern(t *testing.T) {
+	l, err := parse([]reload.File{{Path: "f.yaml", Data: []byte(`domain: d
+descriptors:
+  - {key: k, value: "*0*", rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: k, value: "b*b*b*b", rate_limit: {unit: day, requests_per_unit: 6}}
+  - {key: k, value: "*bb", rate_limit: {unit: day, requests_per_unit: 3}}
+  - {key: k, value: "b*b*b", rate_limit: {unit: day, requests_per_unit: 2}}
+  - {key: k, value: "b*/*b", rate_limit: {unit: day, requests_per_unit: 4}}
+  - {key: k, rate_limit: {unit: day, requests_per_unit: 5}}
+`)}}, Options{})
+	testkit.Must(t, err)
+	long := strings.Repeat("c", 600)
+	for value, want := range map[string]uint32{
+		long: 5, long + "0": 1, "b" + long + "/b": 4, "b/" + long + "b": 4, "b" + long + "b" + long + "b": 2,
+		"b" + long + "b": 5, long + "bb": 3, "bcb" + long + "b": 2, "b" + long + "/bb": 3,
+	} {
+		got, ok := l.Find("d", entriesOf("k", value))
+		if !ok || got.PerUnit != want || l.rules.Match(got.Key) != got.Plan || api.ValidateKey(got.Key) != nil {
+			t.Errorf("%.3s…%s: %+v, want %d", value, value[len(value)-2:], got, want)
+		}
+	}
+}
+
+// A star in a key or a value takes what it takes in envoyproxy/ratelimit, whose patterns are the key, _ and the
+// value. Envoy Gateway names a route without a host by a star, as key and as value.
+func TestStars(t *testing.T) {
+	const route = "httproute/default/nohost/rule/0/match/0/"
+	day := rlsconf.RateLimitUnit_DAY
+	list := []*rlsconf.RateLimitDescriptor{
+		below(route+"*", limited("rule-0-match-0", "*", 1, day)),
+		below(route+"*_example_com", limited("rule-0-match-0", "", 2, day)),
+		below(route+"*_b_example_com", limited("rule-0-match-0", "", 3, day)),
+		below(route+"www_example_com", limited("rule-0-match-0", "", 4, day)),
+		limited("k", "v*", 5, day), limited("k*", "v*", 6, day), limited("k*", "v", 7, day), limited("k*", "", 8, day),
+		limited("k", "", 9, day), limited("k", "v*v*", 10, day),
+	}
+	l, err := FromResources([]*rlsconf.RateLimitConfig{{Name: "eg", Domain: "d", Descriptors: list}}, Options{})
+	testkit.Must(t, err)
+	testkit.Must(t, l.Refused())
+	for _, c := range []struct {
+		entries []string
+		want    uint32
+	}{
+		{[]string{route + "*", route + "*", "rule-0-match-0", "a"}, 1},
+		{[]string{route + "x", route + "y", "rule-0-match-0", ""}, 1},
+		{[]string{route + "*_example_com", route + "*_example_com", "rule-0-match-0", "a"}, 2},
+		{[]string{route + "*_b_example_com", route + "*_b_example_com", "rule-0-match-0", "a"}, 3},
+		{[]string{route + "www_example_com", route + "www_example_com", "rule-0-match-0", "a"}, 4},
+		{[]string{"httproute/default/other/rule/0/match/0/*", route + "*", "rule-0-match-0", "a"}, 0},
+		{[]string{"k", "v"}, 5}, {[]string{"k", "v*"}, 5}, {[]string{"k", "vv"}, 5}, {[]string{"k", "v*v*"}, 10},
+		{[]string{"kx", "v"}, 6}, {[]string{"k*", "v*"}, 6}, {[]string{"kx", "vx"}, 6}, {[]string{"k*", "v"}, 7},
+		{[]string{"kx", "x"}, 8}, {[]string{"k", "x"}, 8}, {[]string{"kx", ""}, 8}, {[]string{"x", "v"}, 0},
+	} {
+		got, ok := l.Find("d", entriesOf(c.entries...))
+		if ok != (c.want > 0) || got.PerUnit != c.want {
+			t.Errorf("%q: %+v, want %d", c.entries, got, c.want)
+		}
+		if ok && l.rules.Match(got.Key) != got.Plan {
+			t.Errorf("%q: a worker finds %+v by %s", c.entries, l.rules.Match(got.Key), got.Key)
+		}
+	}
+	if n := len(l.Dump()); n != l.Len() || n != 10 {
+		t.Errorf("%d limits and %d lines, want 10 of both", l.Len(), n)
 	}
 }
 
