@@ -120,6 +120,7 @@ func TestBouncers(t *testing.T) {
 	wantStatus(t, w.do(t, "DELETE", "/v1/overrides/ip:203.0.113.7", ""), 200)
 	w.advance(time.Second)
 	firewall.want(t, at, pull, "-203.0.113.7")
+	traefik.want(t, at, pull, "-203.0.113.7")
 
 	// A token of another scope, none, and one that is revoked.
 	for key, want := range map[string]int{checker: 403, "": 401, "stranger-0123456789": 401} {

@@ -247,10 +247,9 @@ func TestKeysAreInjective(t *testing.T) {
 }
 
 func drawEntries(t *rapid.T, word *rapid.Generator[string], what string) *commonv3.RateLimitDescriptor {
-	d := &commonv3.RateLimitDescriptor{}
+	var list []string
 	for range rapid.IntRange(0, 3).Draw(t, what) {
-		d.Entries = append(d.Entries, &commonv3.RateLimitDescriptor_Entry{Key: word.Draw(t, what+" key"),
-			Value: word.Draw(t, what+" value")})
+		list = append(list, word.Draw(t, what+" key"), word.Draw(t, what+" value"))
 	}
-	return d
+	return entriesOf(list...)
 }
