@@ -57,7 +57,8 @@ func TestThrottleMessage(t *testing.T) {
 // wrote it. An alert stays for as long as its stream has it.
 func TestMessageOfEachState(t *testing.T) {
 	const at = 1_700_000_000_000
-	throttled, decision := "io.streamcounter.throttle.throttled", throttle("a", api.StateThrottled, at)
+	const throttled, released = "io.streamcounter.throttle.throttled", "io.streamcounter.throttle.released"
+	decision := throttle("a", api.StateThrottled, at)
 	for _, c := range []struct {
 		tr            api.Transition
 		lasts         int64 // in ms
@@ -70,7 +71,7 @@ func TestMessageOfEachState(t *testing.T) {
 		{decision, 1000, "sc.throttle.api.a", throttled, "1s"},
 		{decision, 1001, "sc.throttle.api.a", throttled, "2s"},
 		{decision, 31 * 24 * 3_600_000, "sc.throttle.api.a", throttled, "744h0m0s"},
-		{throttle("a", api.StateReleased, at), 70_000, "sc.throttle.api.a", "io.streamcounter.throttle.released", "1m0s"},
+		{throttle("a", api.StateReleased, at), 70_000, "sc.throttle.api.a", released, "1m0s"},
 		{alert("a", api.StateRaised, at), 70_000, "sc.alert.api.80.a", "io.streamcounter.alert.raised", ""},
 		{alert("a", api.StateCleared, at), 70_000, "sc.alert.api.80.a", "io.streamcounter.alert.cleared", ""},
 		{throttle("a", api.StateRaised, at), 70_000, "sc.alert.api.100.a", "io.streamcounter.alert.raised", ""},
@@ -79,7 +80,7 @@ func TestMessageOfEachState(t *testing.T) {
 		m, err := alerts.Message("sc", c.tr)
 		testkit.Must(t, err)
 		_, has := m.Header["Nats-TTL"]
-		if ttl := m.Header.Get("Nats-TTL"); m.Subject != c.subject || m.Header["ce-type"][0] != c.kind || ttl != c.ttl ||
+		if m.Subject != c.subject || m.Header["ce-type"][0] != c.kind || m.Header.Get("Nats-TTL") != c.ttl ||
 			has != (c.ttl != "") {
 			t.Errorf("%s for %d ms: subject %s, headers %v", c.tr.State, c.lasts, m.Subject, m.Header)
 		}

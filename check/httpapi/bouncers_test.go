@@ -112,7 +112,8 @@ func TestBouncers(t *testing.T) {
 			t.Errorf("HEAD %s: %d %q", target, status, body)
 		}
 	}
-	const one, all = "+192.0.2.1 59s api", "+192.0.2.1 59s api +203.0.113.7 1h59m59s override +2001:db8::/64 59m59s login"
+	const one = "+192.0.2.1 59s api"
+	const all = one + " +203.0.113.7 1h59m59s override +2001:db8::/64 59m59s login"
 	firewall.want(t, at, pull, all)
 	firewall.want(t, at, pull, "")
 	traefik.want(t, at, startup, all)

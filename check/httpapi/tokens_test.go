@@ -96,7 +96,8 @@ func TestRefusalsAreNoDenials(t *testing.T) {
 		status        int
 		reason        string // empty: the log has it already
 	}{
-		{guarded, "/v1/check?key=user:1&deny_status=403", "", 500, "this needs a token, as Authorization: Bearer TOKEN"},
+		{guarded, "/v1/check?key=user:1&deny_status=403", "", 500,
+			"this needs a token, as Authorization: Bearer TOKEN"},
 		{guarded, "/v1/check?key=user:2&deny_status=401", "", 500, ""},
 		{guarded, "/v1/check?key=user:2", "", 401, ""},
 		{guarded, "/v1/check?deny_status=403", "stranger-0123456789", 500, "the token is not known"},
