@@ -2,7 +2,9 @@ package windows
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 	"testing"
@@ -41,5 +43,15 @@ func TestASourceFollowsItsFile(t *testing.T) {
 	testkit.Must(t, os.WriteFile(path, []byte(limited(2)), 0o600))
 	if err := s.Reload(); err != nil || s.limit() != 2 {
 		t.Errorf("%v, limit %d", err, s.limit())
+	}
+}
+
+func TestAFileThatIsMissing(t *testing.T) {
+	const path = "testdata/none.yml"
+	s, err := NewSource(path, nil)
+	rules, loadErr := Load(path)
+	if s != nil || !errors.Is(err, fs.ErrNotExist) || rules != nil || !errors.Is(loadErr, fs.ErrNotExist) ||
+		!strings.Contains(loadErr.Error(), path) {
+		t.Errorf("%v, %v; %v, %v", s, err, rules, loadErr)
 	}
 }
