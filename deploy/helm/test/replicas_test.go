@@ -54,6 +54,14 @@ func TestAutoscalingKeepsThePods(t *testing.T) {
 	}
 }
 
+// Without a cluster to look at (helm template, Argo CD) an autoscaler's replicas are left out.
+func TestAutoscalingWithoutACluster(t *testing.T) {
+	serve := find[*apps.Deployment](t, objects(t, readValues(t, chartDir+"/ci/production-values.yaml")), "limits-serve")
+	if serve.Spec.Replicas != nil || serve.Annotations["streamcounter/replicas"] != "autoscaler" {
+		t.Errorf("replicas %v, annotations %v", serve.Spec.Replicas, serve.Annotations)
+	}
+}
+
 // cluster has one live Deployment, and the manifest that it came from.
 type cluster struct {
 	how    func(c *cluster, manifest []byte) error
