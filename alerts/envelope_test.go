@@ -53,50 +53,36 @@ func TestThrottleMessage(t *testing.T) {
 	}
 }
 
+// JetStream accepts whole seconds, at least one. A decision must not be removed before it expires, by the clock that
+// wrote it. An alert stays for as long as its stream has it.
 func TestMessageOfEachState(t *testing.T) {
 	const at = 1_700_000_000_000
+	const throttled, released = "io.streamcounter.throttle.throttled", "io.streamcounter.throttle.released"
+	decision := throttle("a", api.StateThrottled, at)
 	for _, c := range []struct {
-		name    string
-		tr      api.Transition
-		subject string
-		kind    string
-		ttl     []string
+		tr            api.Transition
+		lasts         int64 // in ms
+		subject, kind string
+		ttl           string
 	}{
-		{"throttled", throttle("a", api.StateThrottled, at), "sc.throttle.api.a",
-			"io.streamcounter.throttle.throttled", []string{"1m10s"}},
-		{"released", throttle("a", api.StateReleased, at), "sc.throttle.api.a", "io.streamcounter.throttle.released",
-			[]string{"1m0s"}},
-		{"raised", alert("a", api.StateRaised, at), "sc.alert.api.80.a", "io.streamcounter.alert.raised", nil},
-		{"cleared", alert("a", api.StateCleared, at), "sc.alert.api.80.a", "io.streamcounter.alert.cleared", nil},
-		{"raised to 100", func() api.Transition {
-			t := throttle("a", api.StateRaised, at)
-			return t
-		}(), "sc.alert.api.100.a", "io.streamcounter.alert.raised", nil},
+		{decision, 70_000, "sc.throttle.api.a", throttled, "1m10s"},
+		{decision, -5, "sc.throttle.api.a", throttled, "1s"},
+		{decision, 999, "sc.throttle.api.a", throttled, "1s"},
+		{decision, 1000, "sc.throttle.api.a", throttled, "1s"},
+		{decision, 1001, "sc.throttle.api.a", throttled, "2s"},
+		{decision, 31 * 24 * 3_600_000, "sc.throttle.api.a", throttled, "744h0m0s"},
+		{throttle("a", api.StateReleased, at), 70_000, "sc.throttle.api.a", released, "1m0s"},
+		{alert("a", api.StateRaised, at), 70_000, "sc.alert.api.80.a", "io.streamcounter.alert.raised", ""},
+		{alert("a", api.StateCleared, at), 70_000, "sc.alert.api.80.a", "io.streamcounter.alert.cleared", ""},
+		{throttle("a", api.StateRaised, at), 70_000, "sc.alert.api.100.a", "io.streamcounter.alert.raised", ""},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			c.tr.ExpiresMs = c.tr.AtMs + 70_000
-			m, err := alerts.Message("sc", c.tr)
-			testkit.Must(t, err)
-			if m.Subject != c.subject || m.Header["ce-type"][0] != c.kind {
-				t.Errorf("subject %s, type %s; want %s, %s", m.Subject, m.Header["ce-type"], c.subject, c.kind)
-			}
-			if diff := cmp.Diff(c.ttl, m.Header["Nats-TTL"]); diff != "" {
-				t.Errorf("time to live (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-// JetStream accepts whole seconds, at least one; a decision must not be removed before it expires.
-func TestThrottleTTL(t *testing.T) {
-	for ms, want := range map[int64]string{-5: "1s", 0: "1s", 1: "1s", 999: "1s", 1000: "1s", 1001: "2s",
-		59_999: "1m0s", 31 * 24 * 3_600_000: "744h0m0s"} {
-		tr := throttle("a", api.StateThrottled, 1000)
-		tr.ExpiresMs = tr.AtMs + ms
-		m, err := alerts.Message("sc", tr)
+		c.tr.ExpiresMs = c.tr.AtMs + c.lasts
+		m, err := alerts.Message("sc", c.tr)
 		testkit.Must(t, err)
-		if got := m.Header.Get("Nats-TTL"); got != want {
-			t.Errorf("%d ms: %s, want %s", ms, got, want)
+		_, has := m.Header["Nats-TTL"]
+		if m.Subject != c.subject || m.Header["ce-type"][0] != c.kind || m.Header.Get("Nats-TTL") != c.ttl ||
+			has != (c.ttl != "") {
+			t.Errorf("%s for %d ms: subject %s, headers %v", c.tr.State, c.lasts, m.Subject, m.Header)
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -19,13 +18,6 @@ import (
 )
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
-
-func newJetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
-	t.Helper()
-	js, err := jetstream.New(nc)
-	testkit.Must(t, err)
-	return js
-}
 
 // world is one prefix on a NATS server: its publisher, and the outcome of each publish.
 type world struct {
@@ -45,7 +37,9 @@ func newWorld(t *testing.T, nc *nats.Conn) *world {
 
 func newWorldOf(t *testing.T, nc *nats.Conn, config alerts.PublisherConfig) *world {
 	t.Helper()
-	w := &world{prefix: streamtest.Prefix(t), js: newJetStream(t, nc), outcomes: map[string]int{}}
+	js, err := jetstream.New(nc)
+	testkit.Must(t, err)
+	w := &world{prefix: streamtest.Prefix(t), js: js, outcomes: map[string]int{}}
 	w.throttle, w.alerts = alerts.StreamNames(w.prefix)
 	config.Prefix, config.AckTimeout = w.prefix, 500*time.Millisecond
 	config.OnOutcome = func(outcome string) {
@@ -53,9 +47,8 @@ func newWorldOf(t *testing.T, nc *nats.Conn, config alerts.PublisherConfig) *wor
 		defer w.mu.Unlock()
 		w.outcomes[outcome]++
 	}
-	p, err := alerts.NewPublisher(nc, config)
+	w.publisher, err = alerts.NewPublisher(nc, config)
 	testkit.Must(t, err)
-	w.publisher = p
 	return w
 }
 
@@ -109,17 +102,6 @@ func next(t *testing.T, from <-chan string, n int) []string {
 		}
 	}
 	return got
-}
-
-// ofKey returns the words of one key, in order.
-func ofKey(words []string, key string) []string {
-	var out []string
-	for _, w := range words {
-		if strings.HasPrefix(w, key+" ") {
-			out = append(out, w)
-		}
-	}
-	return out
 }
 
 func throttle(key string, state api.State, since int64) api.Transition {

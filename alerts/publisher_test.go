@@ -35,17 +35,24 @@ func history(keys, rounds int) []api.Transition {
 	return all
 }
 
-// wantInOrder compares what came of each key with what was published.
-func wantInOrder(t *testing.T, published []api.Transition, got []string) {
+// wantInOrder compares what is stored of each key with the alerts that were published.
+func (w *world) wantInOrder(t *testing.T, published []api.Transition) {
 	t.Helper()
-	want := map[string][]string{}
+	want, got := map[string][]string{}, map[string][]string{}
 	for _, tr := range published {
 		want[tr.Key] = append(want[tr.Key], word(tr))
 	}
-	for key, list := range want {
-		if diff := cmp.Diff(list, ofKey(got, key)); diff != "" {
-			t.Errorf("%s (-published +came):\n%s", key, diff)
-		}
+	for _, word := range w.first(t, w.alerts, len(published)) {
+		key, _, _ := strings.Cut(word, " ")
+		got[key] = append(got[key], word)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("of each key (-published +came):\n%s", diff)
+	}
+	s, err := w.js.Stream(t.Context(), w.alerts)
+	testkit.Must(t, err)
+	if n := s.CachedInfo().State.Msgs; n != uint64(len(published)) {
+		t.Errorf("%d alerts are stored, want %d", n, len(published))
 	}
 }
 
@@ -56,8 +63,7 @@ func TestPublishMakesTheStreamsAndKeepsTheOrder(t *testing.T) {
 	for range 2 {
 		all := history(7, 9)
 		testkit.Must(t, w.publisher.Publish(t.Context(), append(all, throttle("user:1", api.StateThrottled, 1)), 0))
-		got := w.first(t, w.alerts, len(all))
-		wantInOrder(t, all, got)
+		w.wantInOrder(t, all)
 		testkit.Must(t, w.js.DeleteStream(t.Context(), w.alerts))
 		testkit.Must(t, w.js.DeleteStream(t.Context(), w.throttle))
 	}
@@ -191,39 +197,4 @@ func TestStreamsAreMadeUnderASubscriber(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	testkit.Must(t, w.publisher.Publish(ctx, []api.Transition{alert("a", api.StateRaised, 1000)}, 0))
-}
-
-func TestThrottleDecisionExpires(t *testing.T) {
-	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
-	short, long := throttle("short", api.StateThrottled, 1000), throttle("long", api.StateThrottled, 1000)
-	short.ExpiresMs = short.AtMs + 900 // JetStream's least is a second
-	testkit.Must(t, w.publisher.Publish(t.Context(), []api.Transition{short, long}, 0))
-	s, err := w.js.Stream(t.Context(), w.throttle)
-	testkit.Must(t, err)
-	if _, err := s.GetLastMsgForSubject(t.Context(), short.Subject(w.prefix)); err != nil {
-		t.Errorf("before its time: %v", err)
-	}
-	streamtest.Eventually(t, 20*time.Second, "the decision is gone", func() (bool, string) {
-		_, err := s.GetLastMsgForSubject(t.Context(), short.Subject(w.prefix))
-		return errors.Is(err, jetstream.ErrMsgNotFound), fmt.Sprint(err)
-	})
-	if _, err := s.GetLastMsgForSubject(t.Context(), long.Subject(w.prefix)); err != nil {
-		t.Errorf("the other one: %v", err)
-	}
-}
-
-// A decision stays in the stream for as long as it was valid when it was written, by Redis's clock. Here that clock
-// is a minute behind this machine's.
-func TestTheTimeToLiveIsByRedissClock(t *testing.T) {
-	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
-	tr := throttle("user:1", api.StateThrottled, time.Now().Add(-time.Minute).UnixMilli())
-	tr.ExpiresMs = tr.AtMs + 9_000
-	testkit.Must(t, w.publisher.Publish(t.Context(), []api.Transition{tr}, 0))
-	s, err := w.js.Stream(t.Context(), w.throttle)
-	testkit.Must(t, err)
-	m, err := s.GetLastMsgForSubject(t.Context(), tr.Subject(w.prefix))
-	testkit.Must(t, err)
-	if got := m.Header.Get(jetstream.MsgTTLHeader); got != "9s" {
-		t.Errorf("time to live %s, want 9s", got)
-	}
 }

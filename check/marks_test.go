@@ -155,6 +155,17 @@ func (m heldMarks) Freed(context.Context, []int) ([]string, error) {
 	return nil, errors.New("no")
 }
 
+// holdMarks makes readings of marks end with the test, and not before.
+func (p *process) holdMarks(t *testing.T, before marks) {
+	begun, ends := make(chan struct{}), make(chan struct{})
+	t.Cleanup(func() { close(ends) })
+	p.denials.counter = heldMarks{before, begun, ends}
+	p.denials.start = func(read func()) {
+		go read()
+		<-begun
+	}
+}
+
 // No call waits for marks that could not be read the last time. The check goes to Redis, which may work.
 func TestNobodyWaitsForMarksThatCannotBeRead(t *testing.T) {
 	p, clock, asked := one(t)
@@ -163,13 +174,7 @@ func TestNobodyWaitsForMarksThatCannotBeRead(t *testing.T) {
 	p.denials.counter = noMarks{before}
 	*clock += 50
 	p.ask(t, 1)
-	begun, ends := make(chan struct{}), make(chan struct{})
-	defer close(ends)
-	p.denials.counter = heldMarks{before, begun, ends}
-	p.denials.start = func(read func()) {
-		go read()
-		<-begun
-	}
+	p.holdMarks(t, before)
 	asked()
 	for range 3 {
 		*clock += 50
@@ -187,13 +192,7 @@ func TestNobodyWaitsForMarksThatCannotBeRead(t *testing.T) {
 func TestMarksThatDoNotCome(t *testing.T) {
 	p, clock, asked := one(t)
 	p.known(t, clock)
-	begun, ends := make(chan struct{}), make(chan struct{})
-	defer close(ends)
-	p.denials.counter = heldMarks{p.denials.counter, begun, ends}
-	p.denials.start = func(read func()) {
-		go read()
-		<-begun
-	}
+	p.holdMarks(t, p.denials.counter)
 	asked()
 	for range 3 {
 		*clock += 50

@@ -36,28 +36,38 @@ func TestTokensLoad(t *testing.T) {
 	}
 }
 
+type service struct {
+	Environment map[string]string
+	Ports       []string
+	MemLimit    string `yaml:"mem_limit"`
+	PidsLimit   int    `yaml:"pids_limit"`
+	Image       string
+}
+
+// composed returns the services of docker-compose.yml.
+func composed(t *testing.T) map[string]service {
+	t.Helper()
+	var compose struct{ Services map[string]service }
+	testkit.Must(t, yaml.Unmarshal([]byte(read(t, "docker-compose.yml")), &compose))
+	return compose.Services
+}
+
 // A container listens on all its addresses, so it must say who may come in.
 func TestComposeSaysWhoMayComeIn(t *testing.T) {
-	var compose struct {
-		Services map[string]struct {
-			Environment map[string]string
-			Ports       []string
-		}
-	}
-	testkit.Must(t, yaml.Unmarshal([]byte(read(t, "docker-compose.yml")), &compose))
+	services := composed(t)
 	for _, name := range []string{"serve", "work1", "work2"} {
-		env := compose.Services[name].Environment
+		env := services[name].Environment
 		if !strings.HasPrefix(env["STREAMCOUNTER_HTTP"], "0.0.0.0:") ||
 			(env["STREAMCOUNTER_OPEN"] == "true") == (env["STREAMCOUNTER_TOKENS"] != "") {
 			t.Errorf("%s has %v, want STREAMCOUNTER_OPEN or STREAMCOUNTER_TOKENS", name, env)
 		}
 	}
-	serve := compose.Services["serve"]
+	serve := services["serve"]
 	if grpc := serve.Environment["STREAMCOUNTER_GRPC"]; grpc != "0.0.0.0:8082" ||
 		!slices.Contains(serve.Ports, "127.0.0.1:${GRPC_PORT:-8082}:8082") {
 		t.Errorf("gRPC listens on %q, and the ports are %v", grpc, serve.Ports)
 	}
-	for name, service := range compose.Services {
+	for name, service := range services {
 		for _, port := range service.Ports {
 			if !strings.HasPrefix(port, "127.0.0.1:") {
 				t.Errorf("%s publishes %s beyond loopback", name, port)
@@ -199,18 +209,11 @@ func TestAlertsNameMetricsThatExist(t *testing.T) {
 
 // Every container has bounds, and Redis room to rewrite its append-only file.
 func TestComposeHasBounds(t *testing.T) {
-	var compose struct {
-		Services map[string]struct {
-			MemLimit  string `yaml:"mem_limit"`
-			PidsLimit int    `yaml:"pids_limit"`
-			Image     string
-		}
+	services := composed(t)
+	if len(services) < 6 {
+		t.Fatalf("%d services", len(services))
 	}
-	testkit.Must(t, yaml.Unmarshal([]byte(read(t, "docker-compose.yml")), &compose))
-	if len(compose.Services) < 6 {
-		t.Fatalf("%d services", len(compose.Services))
-	}
-	for name, s := range compose.Services {
+	for name, s := range services {
 		if s.MemLimit == "" || s.PidsLimit == 0 {
 			t.Errorf("%s: mem_limit %q, pids_limit %d: want both", name, s.MemLimit, s.PidsLimit)
 		}
@@ -219,8 +222,8 @@ func TestComposeHasBounds(t *testing.T) {
 		}
 	}
 	if conf := read(t, "redis.conf"); !strings.Contains(conf, "\nmaxmemory 536870912\n") ||
-		compose.Services["redis"].MemLimit != "1g" {
-		t.Errorf("redis: mem_limit %s, want twice the maxmemory of redis.conf", compose.Services["redis"].MemLimit)
+		services["redis"].MemLimit != "1g" {
+		t.Errorf("redis: mem_limit %s, want twice the maxmemory of redis.conf", services["redis"].MemLimit)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -14,11 +13,6 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
-
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	testkit.Must(t, os.WriteFile(path, []byte(text), 0o644))
-}
 
 // limited is a file with a limit.
 func limited(limit any) string {
@@ -29,8 +23,7 @@ func (s *Source) limit() int64 { return s.Rules().List()[0].Windows[0].Limit }
 
 func TestASourceFollowsItsFile(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	path := filepath.Join(t.TempDir(), "rules.yml")
-	write(t, path, limited(1))
+	path := testkit.WriteFile(t, "rules.yml", limited(1))
 	s, err := NewSource(path, nil)
 	testkit.Must(t, err)
 	heard := make(chan error, 10)
@@ -41,38 +34,24 @@ func TestASourceFollowsItsFile(t *testing.T) {
 		defer close(ended)
 		s.Run(ctx)
 	}()
-	write(t, path, limited("x"))
+	testkit.Must(t, os.WriteFile(path, []byte(limited("x")), 0o600))
 	if err := <-heard; err == nil || !strings.HasPrefix(err.Error(), path+`:2:47: limit "x"`) || s.limit() != 1 {
-		t.Errorf("%v, limit %d", err, s.limit())
-	}
-	write(t, path, limited(2))
-	if err := <-heard; err != nil || s.limit() != 2 {
 		t.Errorf("%v, limit %d", err, s.limit())
 	}
 	cancel()
 	<-ended
-	write(t, path, limited(3))
-	if err := s.Reload(); err != nil || s.limit() != 3 {
+	testkit.Must(t, os.WriteFile(path, []byte(limited(2)), 0o600))
+	if err := s.Reload(); err != nil || s.limit() != 2 {
 		t.Errorf("%v, limit %d", err, s.limit())
 	}
 }
 
-func TestNewSourceRefusesABadFile(t *testing.T) {
-	if s, err := NewSource("testdata/busted_per_number.yml", nil); s != nil || err == nil {
-		t.Errorf("%v, %v", s, err)
-	}
-	if s, err := NewSource("testdata/none.yml", nil); s != nil || !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("%v, %v", s, err)
-	}
-}
-
-func TestFixed(t *testing.T) {
-	rules := rulesOf(t, "*")
-	s := Fixed(rules)
-	s.OnReload(func(error) { t.Error("fixed rules reloaded") })
-	testkit.Must(t, s.Reload())
-	s.Run(t.Context())
-	if s.Rules() != rules {
-		t.Errorf("%v", s.Rules())
+func TestAFileThatIsMissing(t *testing.T) {
+	const path = "testdata/none.yml"
+	s, err := NewSource(path, nil)
+	rules, loadErr := Load(path)
+	if s != nil || !errors.Is(err, fs.ErrNotExist) || rules != nil || !errors.Is(loadErr, fs.ErrNotExist) ||
+		!strings.Contains(loadErr.Error(), path) {
+		t.Errorf("%v, %v; %v, %v", s, err, rules, loadErr)
 	}
 }

@@ -8,8 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -57,14 +55,19 @@ func TestAFrozenProcessLooksAtTheClock(t *testing.T) {
 	}
 }
 
+// newState returns the state of a sink, under its own prefix.
+func newState(t *testing.T, sink string) state {
+	t.Helper()
+	js := streamtest.JetStream(t, streamtest.NATS(t))
+	s := state{js, streamtest.Prefix(t), sink}
+	testkit.Must(t, ensure(t.Context(), js, s.prefix, 1))
+	return s
+}
+
 // A former holder can write neither alerts that fire nor the position, even if the messages of the new holder are gone
 // again. A holder that lost the answer to a renewal keeps its lock.
 func TestOnlyTheHolderWrites(t *testing.T) {
-	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
-	js, err := jetstream.New(nc)
-	testkit.Must(t, err)
-	s := state{js, streamtest.Prefix(t), "am"}
-	testkit.Must(t, ensure(t.Context(), js, s.prefix, 1))
+	s := newState(t, "am")
 	first, err := s.lock(t.Context(), "first", &rival{})
 	testkit.Must(t, err)
 	defer first.end()
@@ -80,7 +83,7 @@ func TestOnlyTheHolderWrites(t *testing.T) {
 		t.Errorf("%d, and then %d", first.sequence, again)
 	}
 	// The server removes a lock that is not renewed.
-	stream, err := js.Stream(t.Context(), StreamName(s.prefix))
+	stream, err := s.js.Stream(t.Context(), StreamName(s.prefix))
 	testkit.Must(t, err)
 	testkit.Must(t, stream.DeleteMsg(t.Context(), again))
 	second, err := s.lock(t.Context(), "second", &rival{})
@@ -107,14 +110,10 @@ func TestOnlyTheHolderWrites(t *testing.T) {
 // After a clean stop and a kill of nats-server a lock message can lack its time to live. A sink takes such a
 // lock over once nobody has renewed it for lockTTL by its own clock. It never takes over one that is renewed.
 func TestALockThatNobodyRenews(t *testing.T) {
-	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
-	js, err := jetstream.New(nc)
-	testkit.Must(t, err)
-	s := state{js, streamtest.Prefix(t), "pager"}
-	testkit.Must(t, ensure(t.Context(), js, s.prefix, 1))
+	s := newState(t, "pager")
 	publish := func() {
 		t.Helper()
-		_, err := js.Publish(t.Context(), s.subject("lock"), []byte("dead"))
+		_, err := s.js.Publish(t.Context(), s.subject("lock"), []byte("dead"))
 		testkit.Must(t, err)
 	}
 	r := &rival{}

@@ -29,7 +29,7 @@ func (w *world) stream() string {
 func (w *world) raised(n int) (list []api.Transition) {
 	w.t.Helper()
 	for i := range n {
-		list = append(list, w.alert(fmt.Sprintf("user:%d", i%3), 80, api.StateRaised))
+		list = append(list, w.alert(fmt.Sprintf("user:%d", i%7), 80, api.StateRaised))
 	}
 	return w.publish(list...)
 }
@@ -49,10 +49,7 @@ func TestTheConsumerIsDeleted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, streamtest.NATS(t))
 	js := streamtest.JetStream(t, w.url)
-	r := newReceiver(t)
-	w.sinks(w.webhook("pager", r, ""))
-	w.start()
-	w.ready(r)
+	r, _ := w.pager()
 	r.answers(down)
 	all := w.raised(9)
 	r.awaitAttempt()
@@ -67,10 +64,7 @@ func TestTheConsumerIsLost(t *testing.T) {
 	t.Parallel()
 	server := streamtest.OwnNATS(t)
 	w := newWorld(t, server.URL())
-	r := newReceiver(t)
-	w.sinks(w.webhook("pager", r, ""))
-	w.start()
-	w.ready(r)
+	r, _ := w.pager()
 	server.Stop()
 	lost, err := filepath.Glob(filepath.Join(server.Dir(), "jetstream/*/streams", w.stream(), "obs/*"))
 	testkit.Must(t, err)
@@ -93,10 +87,7 @@ func TestTheStreamIsMadeAnew(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t, streamtest.NATS(t))
 				js := streamtest.JetStream(t, w.url)
-				r := newReceiver(t)
-				w.sinks(w.webhook("pager", r, ""))
-				first := w.start()
-				w.ready(r)
+				r, first := w.pager()
 				w.raised(30)
 				r.awaitOf(30)
 				first.stop()
@@ -124,10 +115,7 @@ func TestAPurgeWhileTheSinkIsStopped(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, streamtest.NATS(t))
 	js := streamtest.JetStream(t, w.url)
-	r := newReceiver(t)
-	w.sinks(w.webhook("pager", r, ""))
-	first := w.start()
-	w.ready(r)
+	r, first := w.pager()
 	w.raised(5)
 	r.awaitOf(5)
 	first.stop()
@@ -217,13 +205,7 @@ func TestOnACluster(t *testing.T) {
 	first := w.start()
 	w.ready(r)
 	w.readyAM(a)
-	alert := func(n int) (list []api.Transition) {
-		for i := range n {
-			list = append(list, w.alert(fmt.Sprintf("user:%d", i%20), 80, api.StateRaised))
-		}
-		return w.publish(list...)
-	}
-	all := alert(100)
+	all := w.raised(100)
 	wantInOrder(t, r.awaitOf(100), all)
 	js := streamtest.JetStream(t, w.url)
 	streamtest.Eventually(t, 20*time.Second, "all is acknowledged", func() (bool, string) {
@@ -241,7 +223,7 @@ func TestOnACluster(t *testing.T) {
 	second := w.start()
 	w.ready(late)
 	refused := w.publish(w.alert("refused", 80, api.StateRaised))
-	all = append(all, alert(10)...)
+	all = append(all, w.raised(10)...)
 	wantInOrder(t, r.awaitOf(110), all)
 	second.stop() // in both sinks the first alert since their start is not acknowledged
 	w.start()
@@ -260,7 +242,7 @@ func TestOnACluster(t *testing.T) {
 	name := sinks.StreamName(w.prefix)
 	leader := c.LeaderOf(name)
 	c.Kill(leader)
-	all = append(all, alert(100)...)
+	all = append(all, w.raised(100)...)
 	wantInOrder(t, r.awaitOf(211), all)
 	w.publish(w.alert("last", 80, api.StateRaised))
 	a.await(t, 0, "last 80")

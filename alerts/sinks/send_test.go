@@ -108,16 +108,18 @@ func TestTheDefaultText(t *testing.T) {
 	testkit.Must(t, err)
 	for _, c := range []struct {
 		state    api.State
+		level    int
 		inFlight bool
 		want     string
 	}{
-		{api.StateRaised, false, "sample:key has reached 80 % of its limit: 80 of 100 per 1m (rule sample)"},
-		{api.StateRaised, true, "sample:key has reached 80 % of its limit: 80 of 100 in flight (rule sample)"},
-		{api.StateCleared, false, "sample:key is below 80 % of 100 per 1m again (rule sample)"},
-		{api.StateCleared, true, "sample:key is below 80 % of 100 in flight again (rule sample)"},
+		{api.StateRaised, 100, false, "sample:key is throttled: 80 of 100 per 1m (rule sample)"},
+		{api.StateRaised, 80, false, "sample:key has reached 80 % of its limit: 80 of 100 per 1m (rule sample)"},
+		{api.StateRaised, 80, true, "sample:key has reached 80 % of its limit: 80 of 100 in flight (rule sample)"},
+		{api.StateCleared, 80, false, "sample:key is below 80 % of 100 per 1m again (rule sample)"},
+		{api.StateCleared, 80, true, "sample:key is below 80 % of 100 in flight again (rule sample)"},
 	} {
 		alert := Sample(c.state, time.Now())
-		alert.InFlight = c.inFlight
+		alert.Level, alert.InFlight = c.level, c.inFlight
 		if got, err := x.render(alert); err != nil || got != c.want {
 			t.Errorf("%q, %v, want %q", got, err, c.want)
 		}

@@ -94,6 +94,16 @@ func (w *world) alertmanager(a *fakeAM, more string) {
 	w.sinks(fmt.Sprintf("  - {name: am, type: alertmanager, url: %q%s}\n", a.URL, more))
 }
 
+// activeAM starts a process that delivers to a fakeAM.
+func (w *world) activeAM(more string) (*fakeAM, *process) {
+	w.t.Helper()
+	a := newFakeAM(w.t)
+	w.alertmanager(a, more)
+	p := w.start()
+	w.readyAM(a)
+	return a, p
+}
+
 // readyAM waits until the sink delivers.
 func (w *world) readyAM(a *fakeAM) {
 	w.t.Helper()
@@ -108,10 +118,7 @@ func (w *world) readyAM(a *fakeAM) {
 func TestWhatTheFileNoLongerTakesEnds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, streamtest.NATS(t))
-	a := newFakeAM(t)
-	w.alertmanager(a, "")
-	p := w.start()
-	w.readyAM(a)
+	a, p := w.activeAM("")
 	w.publish(w.alert("user:1", 80, api.StateRaised), w.alert("user:1", 95, api.StateRaised))
 	a.await(t, 0, "user:1 80")
 	a.await(t, 0, "user:1 95")
@@ -140,10 +147,7 @@ func TestAnAlertThatIsGivenUp(t *testing.T) {
 		t.Run(outcome, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, streamtest.NATS(t))
-			a := newFakeAM(t)
-			w.alertmanager(a, ", give_up: 1s")
-			p := w.start()
-			w.readyAM(a)
+			a, p := w.activeAM(", give_up: 1s")
 			w.publish(w.alert("user:1", 80, api.StateRaised), w.alert("user:2", 80, api.StateRaised))
 			a.await(t, 0, "user:1 80")
 			a.await(t, 0, "user:2 80")
@@ -187,16 +191,13 @@ func TestWhatStandsAfterAGap(t *testing.T) {
 func afterAGap(t *testing.T, waits bool) {
 	w := newWorld(t, streamtest.NATS(t))
 	js := streamtest.JetStream(t, w.url)
-	a := newFakeAM(t)
-	w.alertmanager(a, "")
+	a, p := w.activeAM("")
 	a.answers(func(list []amAlert) int {
 		if waits && slices.ContainsFunc(list, func(x amAlert) bool { return x.Labels["key"] == "user:1" }) {
 			return http.StatusInternalServerError
 		}
 		return http.StatusOK
 	})
-	p := w.start()
-	w.readyAM(a)
 	short, long := w.alert("user:1", 80, api.StateRaised), w.alert("user:2", 80, api.StateRaised)
 	short.ExpiresMs = short.AtMs + 1
 	w.publish(short, long)

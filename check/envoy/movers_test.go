@@ -2,8 +2,6 @@ package envoy_test
 
 import (
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -22,9 +20,8 @@ import (
 func moved(t *testing.T, text string, c envoy.Config, options ...config.Options) (
 	ask func(*rlsv3.RateLimitRequest) *rlsv3.RateLimitResponse) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "limits.yaml")
-	testkit.Must(t, os.WriteFile(path, []byte(text), 0o600))
-	source, err := config.NewSource(config.SourceConfig{Limits: path, Options: append(options, config.Options{})[0]})
+	source, err := config.NewSource(config.SourceConfig{Limits: testkit.WriteFile(t, "limits.yaml", text),
+		Options: append(options, config.Options{})[0]})
 	testkit.Must(t, err)
 	w := newWorld(t, streamtest.AnyRedis(t), source.Rules().List()...)
 	c.Limits = source.Limits

@@ -35,12 +35,8 @@ func aMovingPartition(t *testing.T, c *streamtest.RedisCluster, client *redis.Cl
 	w := newWorld(t, client, rule("user", nil, windows.Window{Limit: 1000, Per: time.Hour}))
 	check := func(keys ...string) (api.Source, time.Duration) {
 		t.Helper()
-		var asks []api.CheckRequest
-		for _, k := range keys {
-			asks = append(asks, api.CheckRequest{Key: k})
-		}
 		began := time.Now()
-		all, err := w.service.CheckAll(t.Context(), asks)
+		all, err := w.service.CheckAll(t.Context(), asksOf(keys...))
 		testkit.Must(t, err)
 		return all.Checks[0].Source, time.Since(began)
 	}
@@ -84,6 +80,13 @@ func aMovingPartition(t *testing.T, c *streamtest.RedisCluster, client *redis.Cl
 	answered("after the move")
 }
 
+func asksOf(keys ...string) (asks []api.CheckRequest) {
+	for _, k := range keys {
+		asks = append(asks, api.CheckRequest{Key: k})
+	}
+	return asks
+}
+
 // Checks that are decided independently go to their partitions in parallel, and each gets its own answer.
 func eachOnACluster(t *testing.T, client *redis.ClusterClient) {
 	w := newWorld(t, client, rule("user", nil, windows.Window{Limit: 1000, Per: time.Hour}))
@@ -106,11 +109,7 @@ func allOrNothing(t *testing.T, client *redis.ClusterClient) {
 	w := newWorld(t, client, rule("user", nil, windows.Window{Limit: 3, Per: time.Hour}))
 	ask := func(keys []string) api.ChecksAnswer {
 		t.Helper()
-		var asks []api.CheckRequest
-		for _, k := range keys {
-			asks = append(asks, api.CheckRequest{Key: k})
-		}
-		all, err := w.service.CheckAll(t.Context(), asks)
+		all, err := w.service.CheckAll(t.Context(), asksOf(keys...))
 		testkit.Must(t, err)
 		return all
 	}
@@ -148,9 +147,7 @@ func reservationsOnACluster(t *testing.T, client *redis.ClusterClient) {
 			if i == 6 {
 				n = last
 			}
-			if got := w.used(t, fmt.Sprint("user:", i)); got != n {
-				t.Errorf("user:%d: %d used, want %d", i, got, n)
-			}
+			w.wantUsed(t, fmt.Sprint("user:", i), n)
 		}
 	}
 	again := `Idempotency-Key: "c"`
@@ -193,10 +190,8 @@ func modesOverPartitions(t *testing.T, client *redis.ClusterClient) {
 	}
 	used := func(want map[string]int64) {
 		t.Helper()
-		for key, want := range want {
-			if n := w.used(t, key); n != want {
-				t.Errorf("%s: used %d, want %d", key, n, want)
-			}
+		for key, n := range want {
+			w.wantUsed(t, key, n)
 		}
 	}
 	const both = `{"checks":[{"key":"user:1","cost":6},{"key":"user:2","cost":2}]}`

@@ -33,9 +33,6 @@ func TestDenialsFromMemorySwallowNothing(t *testing.T) {
 	for range 4 {
 		w.get(t, "tokens:1", "cost=6")
 	}
-	for key, want := range map[string]int64{"user:1": 13, "tokens:1": 24} {
-		if n := w.used(t, key); n != want {
-			t.Errorf("%s: used %d, want %d", key, n, want)
-		}
-	}
+	w.wantUsed(t, "user:1", 13)
+	w.wantUsed(t, "tokens:1", 24)
 }

@@ -9,42 +9,17 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/httpapi"
-	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/stream"
-	"github.com/streamcounter/streamcounter/windows"
 )
-
-// nowhere is a service whose rules match nothing, so that a check of whatever
-// body needs no Redis: what is tried is how it is read.
-func nowhere(f *testing.F) *httpapi.Server {
-	f.Helper()
-	c := streamtest.Connect(f, "127.0.0.1:1")
-	keys, err := stream.NewKeys("sc", 16)
-	testkit.Must(f, err)
-	log, err := stream.NewLog(c, keys, stream.DefaultRetention)
-	testkit.Must(f, err)
-	rules, err := windows.NewRules([]*windows.Rule{rule("none-of-these", nil, tenAMinute.Windows...)})
-	testkit.Must(f, err)
-	registry := prometheus.NewRegistry()
-	checks, err := check.NewService(check.Config{Counter: counters.New(c, keys),
-		Rules: windows.Fixed(rules).Rules, Metrics: check.NewMetrics(registry)})
-	testkit.Must(f, err)
-	s, err := httpapi.NewServer(httpapi.Config{Checks: checks, Log: log, Metrics: httpapi.NewMetrics(registry)})
-	testkit.Must(f, err)
-	return s
-}
 
 // FuzzCheckBody: a body is read or refused with a full problem, and the keys in the answer are exactly the keys in
 // the body, character by character.
 func FuzzCheckBody(f *testing.F) {
-	h := nowhere(f).Handler(nil)
+	// Its rules match nothing, so that a check of whatever body needs no Redis: what is tried is how it is read.
+	h := newWorld(f, streamtest.Connect(f, "127.0.0.1:1"), rule("none-of-these", nil, tenAMinute.Windows...)).handler
 	for _, s := range []string{
 		`{"key":"user:1"}`, `{"key":"a","cost":3}`, `{"checks":[{"key":"a"},{"key":"b","cost":2}]}`,
 		`{"key":"\ud83d\ude00"}`, `{"key":"\ud800"}`, `{"key":"\ud800\u0041"}`,

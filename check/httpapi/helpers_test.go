@@ -70,21 +70,20 @@ const (
 	patience = 20 * time.Second
 )
 
-func newWorld(t *testing.T, c redis.UniversalClient, rules ...*windows.Rule) *world {
+func newWorld(t testing.TB, c redis.UniversalClient, rules ...*windows.Rule) *world {
 	t.Helper()
 	return newWorldWithin(t, patience, c, rules...)
 }
 
-func newWorldWithin(t *testing.T, timeout time.Duration, c redis.UniversalClient, rules ...*windows.Rule) *world {
+func newWorldWithin(t testing.TB, timeout time.Duration, c redis.UniversalClient, rules ...*windows.Rule) *world {
 	t.Helper()
 	return newWorldWith(t, c, func(c *check.Config, h *httpapi.Config) {
-		c.Timeout, h.AppendTimeout = timeout,
-			timeout
+		c.Timeout, h.AppendTimeout = timeout, timeout
 	}, rules...)
 }
 
 // newWorldWith makes one whose service is configured otherwise.
-func newWorldWith(t *testing.T, c redis.UniversalClient, change func(*check.Config, *httpapi.Config),
+func newWorldWith(t testing.TB, c redis.UniversalClient, change func(*check.Config, *httpapi.Config),
 	rules ...*windows.Rule) *world {
 	t.Helper()
 	w := &world{redis: c, registry: prometheus.NewRegistry()}

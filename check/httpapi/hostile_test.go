@@ -1,18 +1,12 @@
 package httpapi_test
 
 import (
-	"bufio"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
-	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -58,44 +52,21 @@ func TestLargestCheck(t *testing.T) {
 	}
 }
 
-// Keys that look like paths reach the handler over a real connection too: nothing
-// on the way tidies them up, and nothing is redirected.
-func TestKeysOverTheWire(t *testing.T) {
+// Keys that look like paths reach the handler: nothing on the way tidies them up, and nothing is redirected.
+func TestKeysThatLookLikePaths(t *testing.T) {
 	anyKey := rule("any", func(r *windows.Rule) { r.Match = "*" }, tenAMinute.Windows...)
 	w := newWorld(t, streamtest.AnyRedis(t), anyKey)
-	server := httptest.NewServer(w.handler)
-	defer server.Close()
 	for _, key := range []string{"..", "../..", "//", "/", ".", "a//b", "a/../b", "../../healthz"} {
 		for _, path := range []string{"/v1/keys/" + key, "/v1/keys/" + url.PathEscape(key)} {
-			if status, body := raw(t, server.Listener.Addr().String(),
-				"GET "+path+" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"); status != 200 ||
-				!strings.Contains(body, fmt.Sprintf(`"key":"%s"`, key)) {
-				t.Errorf("GET %s: %d %s", path, status, body)
+			if a := w.do(t, "GET", path, ""); a.status != 200 || a.str("key") != key {
+				t.Errorf("GET %s: %d %s", path, a.status, a.text)
 			}
 		}
 	}
 	for _, path := range []string{"//v1/check?key=a", "/v1//check?key=a", "/./healthz", "/v1/check/?key=a",
 		"/V1/check?key=a"} {
-		if status, body := raw(t, server.Listener.Addr().String(),
-			"GET "+path+" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"); status != 404 ||
-			!strings.Contains(body, "about:blank") {
-			t.Errorf("GET %s: %d %s, want a 404 of ours", path, status, body)
+		if a := w.do(t, "GET", path, ""); a.status != 404 || a.str("type") != "about:blank" {
+			t.Errorf("GET %s: %d %s, want a 404 of ours", path, a.status, a.text)
 		}
 	}
-}
-
-// raw sends a request as it is and reads the answer to its end.
-func raw(t *testing.T, addr, request string) (status int, body string) {
-	t.Helper()
-	c, err := net.Dial("tcp", addr)
-	testkit.Must(t, err)
-	defer c.Close()
-	_, err = io.WriteString(c, request)
-	testkit.Must(t, err)
-	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-	testkit.Must(t, err)
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	testkit.Must(t, err)
-	return resp.StatusCode, string(text)
 }

@@ -23,9 +23,7 @@ import (
 // A few listings run at once, some more wait, and all others are refused with a time to come back. Checks go on.
 func TestListingsAreBounded(t *testing.T) {
 	began, goOn := make(chan struct{}, 100), make(chan struct{})
-	w := newWorldWith(t, streamtest.AnyRedis(t), func(_ *check.Config,
-		h *httpapi.Config) {
-		h.AppendTimeout = patience
+	w := newWorldWith(t, streamtest.AnyRedis(t), func(_ *check.Config, h *httpapi.Config) {
 		h.Activity = func(context.Context) (activity.Activity, error) {
 			began <- struct{}{}
 			<-goOn
@@ -77,9 +75,7 @@ func TestListingsAreBounded(t *testing.T) {
 
 // All bodies of a process share memory: bodies of events have one pool, and all other bodies another.
 func TestBodiesShareMemory(t *testing.T) {
-	w := newWorldWith(t, streamtest.AnyRedis(t), func(*check.Config,
-		*httpapi.Config) {
-	}, tenAMinute)
+	w := newWorld(t, streamtest.AnyRedis(t), tenAMinute)
 	w.server.ShareMemory(100, 200)
 	long := `"` + strings.Repeat("x", 150)
 	for _, c := range []struct {
@@ -112,8 +108,7 @@ func TestAppendsAreBounded(t *testing.T) {
 	began, goOn := make(chan struct{}, 9), make(chan struct{})
 	keys, err := stream.NewKeys(streamtest.Prefix(t), 16)
 	testkit.Must(t, err)
-	w := newWorldWith(t, streamtest.AnyRedis(t), func(_ *check.Config,
-		h *httpapi.Config) {
+	w := newWorldWith(t, streamtest.AnyRedis(t), func(_ *check.Config, h *httpapi.Config) {
 		h.AppendTimeout, h.MaxBacklog, h.BacklogTimeout = 50*time.Millisecond, time.Hour, patience
 		h.Keys = keys
 		h.Backlogs = func(context.Context) (map[int]eventlog.Backlog, error) {

@@ -2,7 +2,6 @@ package httpapi_test
 
 import (
 	"fmt"
-	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
@@ -65,26 +64,20 @@ func (w *world) outbox(t *testing.T, key string) []string {
 // An override and its history contain who set it: the name of the token.
 func TestOverridesKnowWhoSetThem(t *testing.T) {
 	w := newWorld(t, streamtest.AnyRedis(t), tenAMinute)
-	a := sharing(t, w, tenAMinute)
-	router := httpapi.NewRouter(newTokens(t), a.server.Routes(nil)...)
-	ask := func(token, method, path, body string) *httptest.ResponseRecorder {
-		rec := httptest.NewRecorder()
-		r := httptest.NewRequest(method, path, strings.NewReader(body))
-		r.Header.Set("Authorization", "Bearer "+token)
-		router.ServeHTTP(rec, r)
-		return rec
-	}
-	if rec := ask(operator, "PUT", "/v1/overrides/user:1", `{"block":true}`); rec.Code != 200 ||
-		!strings.Contains(rec.Body.String(), `"by":"operator"`) {
-		t.Errorf("%d %s", rec.Code, rec.Body)
-	}
-	// A token without the scope admin sees the history without who did what.
-	if rec := ask(reader, "GET", "/v1/history/user:1", ""); rec.Code != 200 ||
-		strings.Contains(rec.Body.String(), "operator") || !strings.Contains(rec.Body.String(), "scope admin") {
-		t.Errorf("%d %s", rec.Code, rec.Body)
-	}
-	if rec := ask(operator, "GET", "/v1/history/user:1", ""); !strings.Contains(rec.Body.String(), `"by":"operator"`) {
-		t.Errorf("%d %s", rec.Code, rec.Body)
+	w.handler = httpapi.NewRouter(newTokens(t), w.server.Routes(nil)...)
+	for _, c := range []struct {
+		token, method, path, body string
+		says, not                 string
+	}{
+		{operator, "PUT", "/v1/overrides/user:1", `{"block":true}`, `"by":"operator"`, "scope admin"},
+		// A token without the scope admin sees the history without who did what.
+		{reader, "GET", "/v1/history/user:1", "", "scope admin", "operator"},
+		{operator, "GET", "/v1/history/user:1", "", `"by":"operator"`, "scope admin"},
+	} {
+		a := w.do(t, c.method, c.path, c.body, "Authorization: Bearer "+c.token)
+		if a.status != 200 || !strings.Contains(a.text, c.says) || strings.Contains(a.text, c.not) {
+			t.Errorf("%s %s: %d %s", c.method, c.path, a.status, a.text)
+		}
 	}
 }
 

@@ -98,6 +98,18 @@ func (s *site) answers(port, path string) {
 	})
 }
 
+// listens waits until the proxy listens.
+func (s *site) listens() {
+	s.t.Helper()
+	streamtest.Eventually(s.t, 30*time.Second, "the proxy listens", func() (bool, string) {
+		c, err := net.Dial("tcp", "127.0.0.1:"+s.port["8000"])
+		if err != nil {
+			return false, err.Error()
+		}
+		return c.Close() == nil, ""
+	})
+}
+
 // configure returns an example with the test's ports and token in it.
 func (s *site) configure(name string) string {
 	s.t.Helper()
@@ -204,13 +216,7 @@ func throughNginx(t *testing.T, scope string) *site {
 		testkit.Must(t, os.Chmod(dir, 0o755))
 	}
 	start(t, nil, bin, "-p", dir, "-c", main, "-e", "stderr")
-	streamtest.Eventually(t, 30*time.Second, "nginx listens", func() (bool, string) {
-		c, err := net.Dial("tcp", "127.0.0.1:"+s.port["8000"])
-		if err != nil {
-			return false, err.Error()
-		}
-		return c.Close() == nil, ""
-	})
+	s.listens()
 	return s
 }
 
@@ -260,13 +266,7 @@ func TestCaddy(t *testing.T) {
 	home := t.TempDir()
 	start(t, []string{"HOME=" + home, "XDG_CONFIG_HOME=" + home, "XDG_DATA_HOME=" + home,
 		"STREAMCOUNTER_TOKEN=TOKEN-0123456789"}, bin, "run", "--config", path, "--adapter", "caddyfile")
-	streamtest.Eventually(t, 30*time.Second, "Caddy listens", func() (bool, string) {
-		c, err := net.Dial("tcp", "127.0.0.1:"+s.port["8000"])
-		if err != nil {
-			return false, err.Error()
-		}
-		return c.Close() == nil, ""
-	})
+	s.listens()
 	s.limits()
 	s.answersWithout(504, 502)
 }

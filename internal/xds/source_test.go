@@ -148,16 +148,12 @@ func TestTheServerGoesAndComesBack(t *testing.T) {
 	server.Acked("1")
 	streams := w.server.Streams()
 	w.server.Stop()
-	streamtest.Eventually(t, 30*time.Second, "the log says that the server is away", func() (bool, string) {
-		return w.logged("the xDS server is away") == 1, ""
-	})
+	w.awaitLog("the xDS server is away")
 	if w.limit("edge") != 5 {
 		t.Errorf("edge %d while the server is away, want 5", w.limit("edge"))
 	}
 	w.server.Start()
-	streamtest.Eventually(t, 30*time.Second, "the log says that the server is back", func() (bool, string) {
-		return w.logged("the xDS server answers again") == 1, ""
-	})
+	w.awaitLog("the xDS server answers again")
 	if w.server.Streams() <= streams {
 		t.Error("no new stream")
 	}
@@ -168,6 +164,13 @@ func TestTheServerGoesAndComesBack(t *testing.T) {
 	w.server.Set("1", resource("a", "edge", "client", 8)) // a server that restarted and counts anew
 	w.server.Start()
 	streamtest.Eventually(t, 30*time.Second, "the new limit", func() (bool, string) { return w.limit("edge") == 8, "" })
+}
+
+func (w *world) awaitLog(text string) {
+	w.t.Helper()
+	streamtest.Eventually(w.t, 30*time.Second, "the log says "+text, func() (bool, string) {
+		return w.logged(text) > 0, ""
+	})
 }
 
 func tlsOf(c *tls.Config) func() *tls.Config {
@@ -204,9 +207,7 @@ func TestTLS(t *testing.T) {
 				server.Acked("1")
 				return
 			}
-			streamtest.Eventually(t, 30*time.Second, "a warning", func() (bool, string) {
-				return w.logged("the xDS server is away") == 1, ""
-			})
+			w.awaitLog("the xDS server is away")
 			if w.Ready() == nil {
 				t.Error("limits have come")
 			}
@@ -230,9 +231,7 @@ func TestCertificatesChange(t *testing.T) {
 	server.SetTLS(others.Config(others.Issue("gateway")))
 	server.Set("2", resource("a", "edge", "client", 6))
 	server.Start()
-	streamtest.Eventually(t, 30*time.Second, "the log says what is wrong with the certificate", func() (bool, string) {
-		return w.logged("certificate signed by unknown authority") > 0, ""
-	})
+	w.awaitLog("certificate signed by unknown authority")
 	first := w.logged("the xDS server is away")
 	trusted.Store(others.Config("", ""))
 	server.Acked("2")

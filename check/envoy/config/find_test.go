@@ -22,12 +22,12 @@ import (
 
 // descriptor makes a descriptor of "k=v k=v".
 func descriptorOf(text string) *commonv3.RateLimitDescriptor {
-	d := &commonv3.RateLimitDescriptor{}
+	var list []string
 	for _, entry := range strings.Fields(text) {
 		k, v, _ := strings.Cut(entry, "=")
-		d.Entries = append(d.Entries, &commonv3.RateLimitDescriptor_Entry{Key: k, Value: v})
+		list = append(list, k, v)
 	}
-	return d
+	return entriesOf(list...)
 }
 
 // open reads one file, or those of a directory.

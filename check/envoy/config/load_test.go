@@ -1,7 +1,7 @@
 package config
 
 import (
-	"fmt"
+	"cmp"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -53,13 +53,6 @@ func TestLoadOfADirectory(t *testing.T) {
 	}
 	write("c.yaml", "domain: y\n")
 	fails("c.yaml:1:9: ", `domain "y"`, "a.yaml has it already")
-	write("c.yaml", "# "+strings.Repeat("x", reload.MaxBytes))
-	fails("c.yaml is larger than 1048576 bytes")
-	write("c.yaml", "domain: z\n")
-	for i := range reload.MaxTotal/reload.MaxBytes + 1 {
-		write(fmt.Sprintf("c%02d.yaml", i), "# "+strings.Repeat("x", reload.MaxBytes-2))
-	}
-	fails("yaml: more than 16 MB")
 	if _, err := open(filepath.Join(dir, "absent")); err == nil || !strings.Contains(err.Error(), "absent") {
 		t.Error(err)
 	}
@@ -105,70 +98,48 @@ func TestRulesOfAConfiguration(t *testing.T) {
 	testkit.Golden(t, "testdata/rules.txt", b.String())
 }
 
-// A configuration that envoyproxy/ratelimit reads has the same meaning here.
+// A configuration that envoyproxy/ratelimit reads has the same meaning here. Each has the limit of 5 of the entry, or
+// needs no rule.
 func TestWhatIsTaken(t *testing.T) {
 	const day = "rate_limit: {unit: day, requests_per_unit: 5}"
 	url := strings.Repeat("https://example.org/a/long/path?", 20)
-	for what, text := range map[string]string{
-		"a domain only":    "domain: d\n",
-		"no descriptor":    "domain: d\ndescriptors: []\n",
-		"descriptors null": "domain: d\ndescriptors:\n",
-		"unlimited only":   "domain: d\ndescriptors: [{key: k, rate_limit: {unlimited: true}}]\n",
-		"a limit of 0":     "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 0}}]\n",
-		"a merged limit":   "domain: d\ndescriptors: [&a {key: k, " + day + "}, {<<: *a, key: j}]\n",
-		"merged fields": "domain: d\ndescriptors: [{key: k, rate_limit: &l {unit: day, requests_per_unit: " +
-			"9}}, {key: j, rate_limit: {<<: *l, requests_per_unit: 5}}]\n",
-		"shadow_mode: yes": "domain: d\ndescriptors: [{key: k, shadow_mode: yes, " + day + "}]\n",
-		"shadow_mode: ON":  "domain: d\ndescriptors: [{key: k, shadow_mode: ON, " + day + "}]\n",
-		"quota_mode: y":    "domain: d\ndescriptors: [{key: k, quota_mode: y, " + day + "}]\n",
-		"shadow_mode: off": "domain: d\ndescriptors: [{key: k, shadow_mode: off, " + day + "}]\n",
-		"a long value":     "domain: d\ndescriptors: [{key: k, value: '" + url + "', " + day + "}]\n",
-		"a long key":       "domain: d\ndescriptors: [{key: '" + url + "', " + day + "}]\n",
-		"a long domain":    "domain: '" + url + "'\ndescriptors: [{key: k, " + day + "}]\n",
+	one := func(fields string) string { return "domain: d\ndescriptors: [{key: k, " + fields + "}]\n" }
+	for _, c := range []struct {
+		text, domain, key, value string // no key: no rule is needed
+		shadow, quota            bool
+	}{
+		{text: "domain: d\n"},
+		{text: "domain: d\ndescriptors: []\n"},
+		{text: "domain: d\ndescriptors:\n"},
+		{text: one("rate_limit: {unlimited: true}")},
+		{text: one("rate_limit: {unit: day, requests_per_unit: 0}")},
+		{text: "domain: d\ndescriptors: [&a {key: k, " + day + "}, {<<: *a, key: j}]\n", domain: "d", key: "j"},
+		{text: "domain: d\ndescriptors: [{key: k, rate_limit: &l {unit: day, requests_per_unit: 9}}, " +
+			"{key: j, rate_limit: {<<: *l, requests_per_unit: 5}}]\n", domain: "d", key: "j"},
+		{text: one("shadow_mode: yes, " + day), domain: "d", key: "k", shadow: true},
+		{text: one("shadow_mode: ON, " + day), domain: "d", key: "k", shadow: true},
+		{text: one("shadow_mode: off, " + day), domain: "d", key: "k"},
+		{text: one("quota_mode: y, " + day), domain: "d", key: "k", quota: true},
+		{text: one("value: '" + url + "', " + day), domain: "d", key: "k", value: url},
+		{text: "domain: d\ndescriptors: [{key: '" + url + "', " + day + "}]\n", domain: "d", key: url},
+		{text: "domain: '" + url + "'\ndescriptors: [{key: k, " + day + "}]\n", domain: url, key: "k"},
 	} {
-		t.Run(what, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "limits.yaml")
-			writeFile(t, path, text)
-			s, err := NewSource(SourceConfig{Limits: path})
-			testkit.Must(t, err)
-			l := s.Limits()
-			switch what {
-			case "a merged limit", "merged fields":
-				if got, ok := l.Find("d", descriptorOf("j=x")); !ok || got.PerUnit != 5 {
-					t.Errorf("%+v, %v", got, ok)
-				}
-			case "shadow_mode: yes", "shadow_mode: ON", "shadow_mode: off":
-				if got, ok := l.Find("d", descriptorOf("k=x")); !ok || got.Shadow == strings.HasSuffix(what, "off") ||
-					(got.Plan.Live == nil) != got.Shadow {
-					t.Errorf("%+v, %v", got, ok)
-				}
-			case "quota_mode: y":
-				if got, ok := l.Find("d", descriptorOf("k=x")); !ok || !got.Quota {
-					t.Errorf("%+v, %v", got, ok)
-				}
-			case "a long value", "a long key", "a long domain":
-				domain, key, value := "d", "k", "x"
-				switch what {
-				case "a long value":
-					value = url
-				case "a long key":
-					key = url
-				default:
-					domain = url
-				}
-				got, ok := l.Find(domain, entriesOf(key, value))
-				if !ok || s.Rules().Match(got.Key) != got.Plan || len(got.Key) > 200 {
-					t.Errorf("%+v, %v", got, ok)
-				}
-				if _, ok := l.Find(domain, entriesOf(key+"x", value)); ok {
-					t.Error("another key has the limit")
-				}
-			default:
-				if len(s.Rules().List()) != 0 || s.Rules().Match("d/k=x") != nil {
-					t.Errorf("%+v", s.Rules().List())
-				}
+		s, err := NewSource(SourceConfig{Limits: testkit.WriteFile(t, "limits.yaml", c.text)})
+		testkit.Must(t, err)
+		if c.key == "" {
+			if len(s.Rules().List()) != 0 || s.Rules().Match("d/k=x") != nil {
+				t.Errorf("%s: %+v", c.text, s.Rules().List())
 			}
-		})
+			continue
+		}
+		got, ok := s.Limits().Find(c.domain, entriesOf(c.key, cmp.Or(c.value, "x")))
+		if !ok || got.PerUnit != 5 || got.Shadow != c.shadow || got.Quota != c.quota || len(got.Key) > 200 ||
+			s.Rules().Match(got.Key) != got.Plan || (got.Plan.Live == nil) != (c.shadow || c.quota) {
+			t.Errorf("%.200s: %+v, %v", c.text, got, ok)
+		}
+		if _, ok := s.Limits().Find(c.domain, entriesOf(c.key+"x", cmp.Or(c.value, "x"))); ok {
+			t.Errorf("%.200s: another key has the limit", c.text)
+		}
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/document"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // generator draws configurations and requests from few keys and pieces of
@@ -247,21 +246,10 @@ func TestKeysAreInjective(t *testing.T) {
 	})
 }
 
-// The order of descriptors has only one effect on the rules: which pattern of a level goes first.
-func TestRuleNamesAreUnique(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		l, _ := hostile.limits(t)
-		if _, err := windows.NewRules(l.rules.List()); err != nil && len(l.rules.List()) > 0 {
-			t.Fatal(err)
-		}
-	})
-}
-
 func drawEntries(t *rapid.T, word *rapid.Generator[string], what string) *commonv3.RateLimitDescriptor {
-	d := &commonv3.RateLimitDescriptor{}
+	var list []string
 	for range rapid.IntRange(0, 3).Draw(t, what) {
-		d.Entries = append(d.Entries, &commonv3.RateLimitDescriptor_Entry{Key: word.Draw(t, what+" key"),
-			Value: word.Draw(t, what+" value")})
+		list = append(list, word.Draw(t, what+" key"), word.Draw(t, what+" value"))
 	}
-	return d
+	return entriesOf(list...)
 }

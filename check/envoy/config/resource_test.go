@@ -1,7 +1,6 @@
 package config
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -200,8 +199,7 @@ func TestMergedDomains(t *testing.T) {
 
 // Labels name a limit as the statistics of envoyproxy/ratelimit do.
 func TestLabels(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "limits.yaml")
-	testkit.Must(t, os.WriteFile(path, []byte(`
+	l := load(t, testkit.WriteFile(t, "limits.yaml", `
 domain: edge
 descriptors:
   - {key: plain, rate_limit: {unit: second, requests_per_unit: 1}}
@@ -213,8 +211,7 @@ descriptors:
     descriptors: [{key: plain, rate_limit: {unit: second, requests_per_unit: 1}}]
   - {key: shared, value: "a*", share_threshold: true, value_to_metric: true, detailed_metric: true,
      rate_limit: {unit: second, requests_per_unit: 1}}
-`), 0o600))
-	l := load(t, path)
+`))
 	for entries, want := range map[string]string{
 		"plain=x": "edge plain", "exact=v": "edge exact_v", "star=abc": "edge star_a*", "detail=x": "edge detail_x",
 		"detail=": "edge detail", "live=x plain=y": "edge live_x plain", "shared=abc": "edge shared_a*",
@@ -231,8 +228,7 @@ descriptors:
 
 // The modes for all limits, those of descriptors too.
 func TestModesOfAllLimits(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "limits.yaml")
-	testkit.Must(t, os.WriteFile(path, []byte(oneLimit), 0o600))
+	path := testkit.WriteFile(t, "limits.yaml", oneLimit)
 	brought := overridden("client=a", 2, typev3.RateLimitUnit_MINUTE)
 	for _, c := range []struct {
 		option          Options

@@ -88,24 +88,6 @@ func TestBothFilesAreOneSourceOfRules(t *testing.T) {
 	}
 }
 
-func TestLimitsAlone(t *testing.T) {
-	dir := t.TempDir()
-	limits := filepath.Join(dir, "limits.yaml")
-	writeFile(t, limits, oneLimit)
-	s, err := NewSource(SourceConfig{Limits: limits})
-	testkit.Must(t, err)
-	if len(s.Rules().List()) != 1 || perUnit(t, s) != 3 {
-		t.Errorf("%+v", s.Rules().List())
-	}
-	if _, err := NewSource(SourceConfig{Limits: limits, Options: Options{Algorithm: "leaky"}}); err == nil {
-		t.Error("an option that cannot be was taken")
-	}
-	writeFile(t, limits, "domain: edge")
-	if err := s.Reload(); err != nil || len(s.Rules().List()) != 0 {
-		t.Errorf("%v, %+v", err, s.Rules().List())
-	}
-}
-
 // A rule that would take a limit's keys in the workers is a mistake.
 func TestRulesMayNotTakeKeysOfLimits(t *testing.T) {
 	dir := t.TempDir()
@@ -128,28 +110,6 @@ func TestRulesMayNotTakeKeysOfLimits(t *testing.T) {
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v", c.match, err)
 		}
-	}
-}
-
-// Kubernetes mounts a ConfigMap as links through ..data, which it swaps.
-func TestASwappedConfigMapIsTakenUp(t *testing.T) {
-	dir := t.TempDir()
-	for version, text := range map[string]string{"..v1": oneLimit, "..v2": strings.Replace(oneLimit, "3", "4", 1)} {
-		testkit.Must(t, os.Mkdir(filepath.Join(dir, version), 0o755))
-		writeFile(t, filepath.Join(dir, version, "edge.yaml"), text)
-	}
-	testkit.Must(t, os.Symlink("..v1", filepath.Join(dir, "..data")))
-	testkit.Must(t, os.Symlink("..data/edge.yaml", filepath.Join(dir, "edge.yaml")))
-	s, err := NewSource(SourceConfig{Limits: dir})
-	testkit.Must(t, err)
-	if perUnit(t, s) != 3 {
-		t.Fatal(perUnit(t, s))
-	}
-	reloaded := watching(t, s)
-	testkit.Must(t, os.Symlink("..v2", filepath.Join(dir, "..tmp")))
-	testkit.Must(t, os.Rename(filepath.Join(dir, "..tmp"), filepath.Join(dir, "..data")))
-	if err := reloaded(); err != nil || perUnit(t, s) != 4 {
-		t.Errorf("%v, %d", err, perUnit(t, s))
 	}
 }
 
