@@ -10,12 +10,9 @@ type distinct struct {
 	seen   map[string]map[string]int64 // key → value → ms
 }
 
-func newDistinct(w windows.Window) (*distinct, error) {
-	rules, err := windows.NewRules([]*windows.Rule{{Name: "distinct", Match: "*", Windows: []windows.Window{w}}})
-	if err != nil {
-		return nil, err
-	}
-	return &distinct{w, rules.PlanOf(rules.List()[0]), map[string]map[string]int64{}}, nil
+func newDistinct(w windows.Window) *distinct {
+	plan := windows.PlanOf(&windows.Rule{Name: "distinct", Windows: []windows.Window{w}})
+	return &distinct{w, plan, map[string]map[string]int64{}}
 }
 
 // value returns the value of a request that is counted; "": there is none.

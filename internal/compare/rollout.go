@@ -1,9 +1,9 @@
 package compare
 
 import (
+	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -20,9 +20,9 @@ import (
 // Rollout says what the rules of a file would have done with a trace at its own times. Each rule counts alone, as if it
 // were enforced. Counts are exact for every algorithm. distinct.go counts different values.
 type Rollout struct {
-	Trace     TraceInfo     `json:"trace"`
-	Unmatched int64         `json:"requests_without_rule"`
-	Rules     []RuleRollout `json:"rules"`
+	Trace     TraceInfo      `json:"trace"`
+	Unmatched int64          `json:"requests_without_rule"`
+	Rules     []*RuleRollout `json:"rules"`
 }
 
 // RuleRollout is what one rule would have done.
@@ -74,13 +74,12 @@ func (k *KeyRollout) all() (ms int64) {
 // RollOut runs a trace through rules.
 func RollOut(ctx context.Context, rules *windows.Rules, t Trace) (*Rollout, error) {
 	out := &Rollout{Trace: t.info()}
-	byName, fields := map[string]*RuleRollout{}, t.fields()
+	byName := map[string]*RuleRollout{}
 	for _, r := range rules.List() {
-		one, err := newRuleRollout(r, fields)
-		if err != nil {
-			return nil, err
+		if r.Match != "" {
+			byName[r.Name] = newRuleRollout(r, &t)
+			out.Rules = append(out.Rules, byName[r.Name])
 		}
-		byName[r.Name] = one
 	}
 	now := int64(0)
 	local := counters.NewLocal(0, func() int64 { return now })
@@ -97,47 +96,36 @@ func RollOut(ctx context.Context, rules *windows.Rules, t Trace) (*Rollout, erro
 			}
 		}
 	}
-	for _, r := range rules.List() {
-		if one := byName[r.Name]; r.Match != "" {
-			one.finish()
-			out.Rules = append(out.Rules, *one)
-		}
+	for _, r := range out.Rules {
+		r.finish()
 	}
 	return out, nil
 }
 
-// newRuleRollout returns an empty RuleRollout for a rule. fields are those of which the trace has values.
-func newRuleRollout(r *windows.Rule, fields map[string]bool) (*RuleRollout, error) {
+// newRuleRollout returns an empty RuleRollout for a rule and a trace.
+func newRuleRollout(r *windows.Rule, t *Trace) *RuleRollout {
 	out := &RuleRollout{Rule: r.Name, Shadow: r.Shadow, NotCounted: []string{}, Throttled: []KeyRollout{},
 		onDeny: r.OnDeny, without: map[string]int64{}, keys: map[string]*KeyRollout{}}
-	alone := &windows.Rule{Name: r.Name, Match: "*", OnDeny: r.OnDeny}
+	alone := &windows.Rule{Name: r.Name, OnDeny: r.OnDeny}
 	for _, w := range r.Windows {
 		switch {
 		case w.InFlight:
 			out.NotCounted = append(out.NotCounted, "windows in flight: a log does not say when a request ended")
-		case w.Distinct != "" && !fields[w.Distinct]:
+		case w.Distinct != "" && !t.has(w.Distinct):
 			out.NotCounted = append(out.NotCounted, fmt.Sprintf("different values of %q: no request has one",
 				w.Distinct))
 		case w.Distinct != "":
-			one, err := newDistinct(w)
-			if err != nil {
-				return nil, err
-			}
-			out.distinct = append(out.distinct, one)
+			out.distinct = append(out.distinct, newDistinct(w))
 		default:
 			w.Algorithm = ""
 			alone.Windows = append(alone.Windows, w)
 		}
 	}
 	out.NotCounted = append(out.NotCounted, r.NotReplayed()...)
-	if len(alone.Windows) == 0 {
-		return out, nil
+	if len(alone.Windows) > 0 {
+		out.plan = windows.PlanOf(alone)
 	}
-	rules, err := windows.NewRules([]*windows.Rule{alone})
-	if err == nil {
-		out.plan = rules.PlanOf(rules.List()[0])
-	}
-	return out, err
+	return out
 }
 
 func (o *RuleRollout) ask(ctx context.Context, local *counters.Local, r Request) error {
@@ -213,9 +201,7 @@ func (o *RuleRollout) finish() {
 
 // WriteJSON writes the rollout for machines, with each period of each key.
 func (o *Rollout) WriteJSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(o)
+	return writeJSON(w, o)
 }
 
 // rolloutKeys is how many keys of a rule are written for people.
@@ -223,28 +209,28 @@ const rolloutKeys = 20
 
 // WriteTable writes the rollout for people.
 func (o *Rollout) WriteTable(w io.Writer) error {
-	fmt.Fprintf(w, "%s\n%s by %s, from %s to %s\n", o.Trace.Name, count(int64(o.Trace.Requests), "request"),
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "%s\n%s by %s, from %s to %s\n", o.Trace.Name, count(int64(o.Trace.Requests), "request"),
 		count(int64(o.Trace.Keys), "key"), when(o.Trace.FirstMs), when(o.Trace.LastMs))
 	if o.Unmatched > 0 {
-		fmt.Fprintf(w, "No rule matches the keys of %s.\n", count(o.Unmatched, "request"))
+		fmt.Fprintf(&b, "No rule matches the keys of %s.\n", count(o.Unmatched, "request"))
 	}
-	for i := range o.Rules {
-		if err := o.Rules[i].write(w); err != nil {
-			return err
-		}
+	for _, r := range o.Rules {
+		r.write(&b)
 	}
-	_, err := fmt.Fprintln(w, "\nEach rule is counted by itself, exactly, as if it were enforced.")
+	fmt.Fprintln(&b, "\nEach rule is counted by itself, exactly, as if it were enforced.")
+	_, err := b.WriteTo(w)
 	return err
 }
 
-func (o *RuleRollout) write(w io.Writer) error {
+func (o *RuleRollout) write(w *bytes.Buffer) {
 	name := o.Rule
 	if o.Shadow {
 		name += " (shadow)"
 	}
 	if o.Requests == 0 {
-		_, err := fmt.Fprintf(w, "\nRule %s matches no request.\n", name)
-		return err
+		fmt.Fprintf(w, "\nRule %s matches no request.\n", name)
+		return
 	}
 	fmt.Fprintf(w, "\nRule %s would have denied %d of %s, and throttled %d of %s.\n", name, o.Denied,
 		count(o.Requests, "request"), len(o.Throttled), count(int64(o.Keys), "key"))
@@ -252,7 +238,7 @@ func (o *RuleRollout) write(w io.Writer) error {
 		fmt.Fprintf(w, "Not counted: %s.\n", n)
 	}
 	if len(o.Throttled) == 0 {
-		return nil
+		return
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "KEY\tREQUESTS\tDENIED\tTHROTTLED\tFIRST\tLONGEST\tIN ALL")
@@ -264,17 +250,12 @@ func (o *RuleRollout) write(w io.Writer) error {
 		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%s\n", k.Key, k.Requests, k.Denied,
 			count(int64(len(k.Times)), "time"), first, brief(k.longest()), brief(k.all()))
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
+	_ = t.Flush() // a buffer takes all
 	if more := len(o.Throttled) - rolloutKeys; more > 0 {
 		fmt.Fprintf(w, "and %s; --json has all, with each time.\n", count(int64(more), "more key"))
 	}
-	return nil
 }
 
 func when(ms int64) string { return time.UnixMilli(ms).Local().Format("2006-01-02 15:04:05 MST") }
 
-func brief(ms int64) string {
-	return millis(ms).Round(100 * time.Millisecond).String()
-}
+func brief(ms int64) string { return millis(ms).Round(100 * time.Millisecond).String() }
