@@ -159,12 +159,13 @@ func count(n int64, what string) string {
 
 // footer explains the columns, once for all tables.
 func footer(w *bytes.Buffer, list []*Comparison) {
-	fmt.Fprintln(w, "OVER: admitted, though some window of what this algorithm had admitted then held more than its limit; "+
-		"OVERSHOOT: by how many units at most.\nUNDER: denied, though every window had room.")
+	fmt.Fprintln(w, "OVER: admitted, though some window of what this algorithm had admitted then held more than its "+
+		"limit; OVERSHOOT: by how many units at most.\nUNDER: denied, though every window had room.")
 	if list[0].Redis == nil {
 		return
 	}
-	if slices.ContainsFunc(list[0].Algorithms, func(r Result) bool { return r.Kind == KindRedis && r.RedisCPU == nil }) {
+	silent := func(r Result) bool { return r.Kind == KindRedis && r.RedisCPU == nil }
+	if slices.ContainsFunc(list[0].Algorithms, silent) {
 		fmt.Fprintf(w, "Redis: %s, which does not tell its CPU and memory; a real one does (--redis redis://…).\n",
 			*list[0].Redis)
 		return

@@ -39,14 +39,15 @@ func Memory(ctx context.Context, c redis.UniversalClient) (int64, error) {
 // reading is made even if ctx ended meanwhile.
 func Used[N ~int64](ctx context.Context, c redis.UniversalClient,
 	figure func(context.Context, redis.UniversalClient) (N, error), do func() error) (float64, error) {
-	before, told := figure(ctx, c)
-	if told != nil && !errors.Is(told, ErrNotTold) {
-		return 0, told
+	before, err := figure(ctx, c)
+	told := !errors.Is(err, ErrNotTold)
+	if err != nil && told {
+		return 0, err
 	}
 	if err := do(); err != nil {
 		return 0, err
 	}
-	if told != nil {
+	if !told {
 		return math.NaN(), nil
 	}
 	after, err := figure(context.WithoutCancel(ctx), c)
