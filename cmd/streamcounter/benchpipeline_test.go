@@ -38,6 +38,11 @@ func TestBenchPipeline(t *testing.T) {
 			t.Errorf("%v: %+v", args, r)
 		}
 	}
+	// A worker that ends at once ends the run, with what the worker said.
+	code, _, errs := runProgram(t, "", "bench", "pipeline", "--redis", url, "--drain", "10", "--algorithm", "none")
+	if code != 1 || !strings.Contains(errs, "the worker ended; it said:") || !strings.Contains(errs, `"none"`) {
+		t.Errorf("an unknown algorithm: exit code %d, said %q", code, errs)
+	}
 	if left := benchKeys(t, url); len(left) != 0 {
 		t.Errorf("these keys are left: %v", left)
 	}

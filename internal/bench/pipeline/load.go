@@ -3,13 +3,11 @@ package pipeline
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/streamcounter/streamcounter/internal/measure"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -19,31 +17,18 @@ const flushEvery = time.Millisecond
 // retention of the run's events.
 const retention = 10 * time.Minute
 
-// load appends events as a producer without merging does. It is used by one goroutine.
-type load struct {
-	*run
-	choose  func() int
-	sent    int64
-	renewed time.Time // when the streams' expiry was last set
-}
-
-func newLoad(r *run) *load {
-	random := rand.New(rand.NewPCG(r.Seed, 0xfeed))
-	return &load{run: r, choose: measure.Keys{N: r.Keys, S: r.ZipfS}.Chooser(random)}
-}
-
-// steady appends at the rate for d, however long Redis takes to answer: late events are sent with the next flush.
-func (l *load) steady(ctx context.Context, d time.Duration) error {
+// load appends at the rate for d, however long Redis takes to answer: late events are sent with the next flush.
+func (r *run) load(ctx context.Context, d time.Duration) error {
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
 	start, done := time.Now(), int64(0)
 	for elapsed := time.Duration(0); elapsed < d; elapsed = time.Since(start) {
-		due := int64(l.Rate * elapsed.Seconds())
-		if err := l.send(ctx, int(due-done)); err != nil {
+		due := int64(r.Rate * elapsed.Seconds())
+		if err := r.send(ctx, int(due-done)); err != nil {
 			return err
 		}
 		done = due
-		if err := l.probes.tick(ctx); err != nil {
+		if err := r.probes.tick(ctx); err != nil {
 			return err
 		}
 		select {
@@ -56,10 +41,10 @@ func (l *load) steady(ctx context.Context, d time.Duration) error {
 }
 
 // fill appends n events as fast as Redis accepts them.
-func (l *load) fill(ctx context.Context, n int) error {
+func (r *run) fill(ctx context.Context, n int) error {
 	for n > 0 {
 		some := min(n, 2000)
-		if err := l.send(ctx, some); err != nil {
+		if err := r.send(ctx, some); err != nil {
 			return err
 		}
 		n -= some
@@ -67,24 +52,24 @@ func (l *load) fill(ctx context.Context, n int) error {
 	return nil
 }
 
-func (l *load) send(ctx context.Context, n int) error {
+func (r *run) send(ctx context.Context, n int) error {
 	if n == 0 {
 		return nil
 	}
-	pipe := l.Client.Pipeline()
+	pipe := r.Client.Pipeline()
 	for range n {
-		add(ctx, pipe, l.keys, "user:"+strconv.Itoa(l.choose()))
+		add(ctx, pipe, r.keys, "user:"+strconv.Itoa(r.choose()))
 	}
-	if now := time.Now(); now.Sub(l.renewed) > time.Second {
-		l.renewed = now
-		for p := range l.keys.Partitions {
-			pipe.PExpire(ctx, l.keys.Events(p), retention)
+	if now := time.Now(); now.Sub(r.renewed) > time.Second {
+		r.renewed = now
+		for p := range r.keys.Partitions {
+			pipe.PExpire(ctx, r.keys.Events(p), retention)
 		}
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		return fmt.Errorf("appending: %w", err)
 	}
-	l.sent += int64(n)
+	r.sent += int64(n)
 	return nil
 }
 

@@ -3,7 +3,6 @@ package pipeline
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
 // probeEvery is how often a new key crosses its limit.
@@ -26,12 +26,11 @@ type probes struct {
 	lastAt  time.Time
 	mu      sync.Mutex
 	sent    map[string]time.Time // key → when its event was sent
-	heard   chan struct{}        // closed at the first decision
 	latency *hdrhistogram.Histogram
 }
 
 func newProbes(nc *nats.Conn, r *run) (*probes, error) {
-	p := &probes{run: r, sent: map[string]time.Time{}, heard: make(chan struct{}), latency: newHistogram()}
+	p := &probes{run: r, sent: map[string]time.Time{}, latency: newHistogram()}
 	_, err := nc.Subscribe(r.keys.Prefix+".throttle.probe.>", func(m *nats.Msg) {
 		at := time.Now()
 		var t api.Transition
@@ -57,11 +56,6 @@ func (p *probes) hear(key string, at time.Time) {
 	delete(p.sent, key)
 	// A decision after more than a minute counts as a minute, the most that the histogram takes.
 	_ = p.latency.RecordValue(min(max(1, at.Sub(began).Microseconds()), p.latency.HighestTrackableValue()))
-	select {
-	case <-p.heard:
-	default:
-		close(p.heard)
-	}
 }
 
 // tick sends the next probe when it is due.
@@ -84,25 +78,19 @@ func (p *probes) tick(ctx context.Context) error {
 }
 
 // first sends probes until a decision arrives: the worker is ready then.
-func (p *probes) first(ctx context.Context, within time.Duration) error {
-	late := time.NewTimer(within)
-	defer late.Stop()
-	tick := time.NewTicker(probeEvery)
-	defer tick.Stop()
-	for {
+func (p *probes) first(ctx context.Context) error {
+	for start := time.Now(); p.report().Count == 0; {
+		if time.Since(start) > startTimeout {
+			return errNoDecision
+		}
 		if err := p.tick(ctx); err != nil {
 			return err
 		}
-		select {
-		case <-p.heard:
-			return nil
-		case <-tick.C:
-		case <-late.C:
-			return errors.New("timed out after " + within.String())
-		case <-ctx.Done():
+		if !pause.For(ctx, probeEvery) {
 			return ctx.Err()
 		}
 	}
+	return nil
 }
 
 // begin discards what was measured until now.

@@ -35,25 +35,15 @@ type Report struct {
 	RedisCPUUs  *float64 `json:"redis_cpu_us"`
 }
 
-func (c *Config) report(t *tally, wall time.Duration, before, after used) *Report {
-	r := &Report{
-		Target: redact.URL(c.URL), Callers: c.Callers, PerCall: c.PerCall, Seconds: wall.Seconds(),
-		Calls: t.calls, Checks: t.checks, Admitted: t.admitted, OnError: t.onError, Errors: t.errors,
-		ChecksPerS: float64(t.checks) / wall.Seconds(),
-		P50Us:      t.latency.ValueAtQuantile(50), P99Us: t.latency.ValueAtQuantile(99), MaxUs: t.latency.Max(),
-	}
+func (c *Config) report(t *tally, wall time.Duration) *Report {
+	r := t.Report
+	r.Target, r.Callers, r.PerCall, r.Seconds = redact.URL(c.URL), c.Callers, c.PerCall, wall.Seconds()
+	r.ChecksPerS = float64(r.Checks) / wall.Seconds()
+	r.P50Us, r.P99Us, r.MaxUs = t.latency.ValueAtQuantile(50), t.latency.ValueAtQuantile(99), t.latency.Max()
 	if t.first != nil {
 		r.FirstError = t.first.Error()
 	}
-	per := func(before, after *time.Duration) *float64 {
-		if before == nil || after == nil {
-			return nil
-		}
-		us := float64((*after - *before).Nanoseconds()) / 1000 / float64(t.checks)
-		return &us
-	}
-	r.ServerCPUUs, r.RedisCPUUs = per(before.server, after.server), per(before.redis, after.redis)
-	return r
+	return &r
 }
 
 // WriteText writes the report for people.
@@ -63,7 +53,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	fmt.Fprintf(t, "checks/s\t%.0f\n", r.ChecksPerS)
 	fmt.Fprintf(t, "latency of a call\tp50 %s\tp99 %s\tmax %s\n", us(r.P50Us), us(r.P99Us), us(r.MaxUs))
 	fmt.Fprintf(t, "CPU per check\tserver %s\tRedis %s\ttogether %s\n", price(r.ServerCPUUs), price(r.RedisCPUUs),
-		price(sum(r.ServerCPUUs, r.RedisCPUUs)))
+		price(r.ServerCPUUs, r.RedisCPUUs))
 	fmt.Fprintf(t, "checks\t%d\tadmitted %d\n", r.Checks, r.Admitted)
 	if r.OnError > 0 {
 		fmt.Fprintf(t, "not decided by a limit\t%d\tadmitted because no rule matches, or by on_error\n", r.OnError)
@@ -77,17 +67,14 @@ func (r *Report) WriteText(w io.Writer) error {
 
 func us(n int64) string { return (time.Duration(n) * time.Microsecond).String() }
 
-func price(p *float64) string {
-	if p == nil {
-		return "unknown"
+// price returns the sum of figures, if all are known.
+func price(list ...*float64) string {
+	sum := 0.0
+	for _, p := range list {
+		if p == nil {
+			return "unknown"
+		}
+		sum += *p
 	}
-	return fmt.Sprintf("%.1f µs", *p)
-}
-
-func sum(a, b *float64) *float64 {
-	if a == nil || b == nil {
-		return nil
-	}
-	s := *a + *b
-	return &s
+	return fmt.Sprintf("%.1f µs", sum)
 }
