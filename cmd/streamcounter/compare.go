@@ -288,17 +288,11 @@ func boundaryTraces(w windows.Window) ([]compare.Trace, error) {
 // readTrace reads a log, or a file of requests; "-" is standard input.
 func readTrace(cmd *cobra.Command, path string, form logForm, isLog bool, limits []windows.Window) (compare.Trace,
 	error) {
-	name, in := path, io.Reader(nil)
-	if path == "-" {
-		name, in = "stdin", interruptible(cmd.Context(), cmd.InOrStdin())
-	} else {
-		f, err := os.Open(path)
-		if err != nil {
-			return compare.Trace{}, err
-		}
-		defer f.Close()
-		in = f
+	in, name, err := openInput(cmd, path)
+	if err != nil {
+		return compare.Trace{}, err
 	}
+	defer in.Close()
 	if isLog {
 		rejected := 0
 		return compare.ReadLog(name, in, form.timed, func(n int, err error) {
@@ -319,6 +313,15 @@ func readTrace(cmd *cobra.Command, path string, form logForm, isLog bool, limits
 		}
 		return nil
 	})
+}
+
+// openInput opens a file, or standard input for "-".
+func openInput(cmd *cobra.Command, path string) (in io.ReadCloser, name string, err error) {
+	if path == "-" {
+		return interruptible(cmd.Context(), cmd.InOrStdin()), "stdin", nil
+	}
+	in, err = os.Open(path)
+	return in, path, err
 }
 
 // interruptible ends a read when ctx ends. A read of standard input cannot be ended, so the goroutine may outlive

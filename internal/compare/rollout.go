@@ -57,18 +57,13 @@ type Span struct {
 	ToMs   int64 `json:"to_ms"`
 }
 
-func (k *KeyRollout) longest() (ms int64) {
+// throttledFor returns the length of its longest period, and of all together.
+func (k *KeyRollout) throttledFor() (longest, all time.Duration) {
 	for _, s := range k.Times {
-		ms = max(ms, s.ToMs-s.FromMs)
+		one := millis(s.ToMs - s.FromMs)
+		longest, all = max(longest, one), all+one
 	}
-	return ms
-}
-
-func (k *KeyRollout) all() (ms int64) {
-	for _, s := range k.Times {
-		ms += s.ToMs - s.FromMs
-	}
-	return ms
+	return longest, all
 }
 
 // RollOut runs a trace through rules.
@@ -195,7 +190,9 @@ func (o *RuleRollout) finish() {
 		}
 	}
 	slices.SortFunc(o.Throttled, func(a, b KeyRollout) int {
-		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(b.all(), a.all()), strings.Compare(a.Key, b.Key))
+		_, ofA := a.throttledFor()
+		_, ofB := b.throttledFor()
+		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(ofB, ofA), strings.Compare(a.Key, b.Key))
 	})
 }
 
@@ -242,13 +239,15 @@ func (o *RuleRollout) write(w *bytes.Buffer) {
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "KEY\tREQUESTS\tDENIED\tTHROTTLED\tFIRST\tLONGEST\tIN ALL")
+	const tenth = 100 * time.Millisecond
 	for _, k := range o.Throttled[:min(rolloutKeys, len(o.Throttled))] {
+		longest, all := k.throttledFor()
 		first := "-"
 		if len(k.Times) > 0 {
 			first = when(k.Times[0].FromMs)
 		}
 		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%s\n", k.Key, k.Requests, k.Denied,
-			count(int64(len(k.Times)), "time"), first, brief(k.longest()), brief(k.all()))
+			count(int64(len(k.Times)), "time"), first, longest.Round(tenth), all.Round(tenth))
 	}
 	_ = t.Flush() // a buffer takes all
 	if more := len(o.Throttled) - rolloutKeys; more > 0 {
@@ -258,4 +257,74 @@ func (o *RuleRollout) write(w *bytes.Buffer) {
 
 func when(ms int64) string { return time.UnixMilli(ms).Local().Format("2006-01-02 15:04:05 MST") }
 
-func brief(ms int64) string { return millis(ms).Round(100 * time.Millisecond).String() }
+// distinct is a window of different values, counted directly from its definition: a plain map from each value to the
+// time when it was last seen.
+type distinct struct {
+	window windows.Window
+	plan   *windows.Plan               // of this window alone, which says which value is counted
+	seen   map[string]map[string]int64 // key → value → ms
+}
+
+func newDistinct(w windows.Window) *distinct {
+	plan := windows.PlanOf(&windows.Rule{Name: "distinct", Windows: []windows.Window{w}})
+	return &distinct{w, plan, map[string]map[string]int64{}}
+}
+
+// value returns the value of a request that is counted; "": there is none.
+func (d *distinct) value(r Request) string {
+	list, err := d.plan.Values(func(name string) string { return r.Values[name] })
+	if err != nil {
+		return ""
+	}
+	return list[0]
+}
+
+// look returns how many values are in the window of a key, and when the first of them leaves. It removes those that
+// have left.
+func (d *distinct) look(key string, ms int64) (used, next int64) {
+	for value, seen := range d.seen[key] {
+		leaves := seen + d.window.Per.Milliseconds()
+		if leaves <= ms {
+			delete(d.seen[key], value)
+			continue
+		}
+		if used++; used == 1 || leaves < next {
+			next = leaves
+		}
+	}
+	return used, next
+}
+
+// admitsValues reports whether the windows of values have room for a request, or have its value already, and whether
+// the request has all values that they count.
+func (o *RuleRollout) admitsValues(r Request) (admitted, counted bool) {
+	admitted = true
+	for _, d := range o.distinct {
+		value := d.value(r)
+		if value == "" {
+			o.without[d.window.Distinct]++
+			return false, false
+		}
+		used, _ := d.look(r.Key, r.Ms)
+		_, known := d.seen[r.Key][value]
+		admitted = admitted && (known || used < d.window.Limit)
+	}
+	return admitted, true
+}
+
+// addValues adds the values of a request that was admitted. It returns when a full window has room again; 0: no
+// window is full.
+func (o *RuleRollout) addValues(r Request, admitted bool) (until int64) {
+	for _, d := range o.distinct {
+		if admitted {
+			if d.seen[r.Key] == nil {
+				d.seen[r.Key] = map[string]int64{}
+			}
+			d.seen[r.Key][d.value(r)] = r.Ms
+		}
+		if used, next := d.look(r.Key, r.Ms); used >= d.window.Limit {
+			until = max(until, next)
+		}
+	}
+	return until
+}
