@@ -1,15 +1,27 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/streamcounter/streamcounter/internal/backend"
+	"github.com/streamcounter/streamcounter/internal/bench/pipeline"
 	"github.com/streamcounter/streamcounter/internal/bench/target"
+	"github.com/streamcounter/streamcounter/internal/redact"
 	"github.com/streamcounter/streamcounter/internal/settings"
+	"github.com/streamcounter/streamcounter/windows"
 )
 
 func newBench() *cobra.Command {
@@ -73,12 +85,7 @@ func runBench(cmd *cobra.Command, c *settings.Config, run target.Config, asJSON 
 		return err
 	}
 	report.CommandLine = commandLine(cmd)
-	if asJSON {
-		err = json.NewEncoder(cmd.OutOrStdout()).Encode(report)
-	} else {
-		err = report.WriteText(cmd.OutOrStdout())
-	}
-	switch {
+	switch err := printReport(cmd, report, asJSON); {
 	case err != nil:
 		return err
 	case cmd.Context().Err() != nil:
@@ -87,4 +94,128 @@ func runBench(cmd *cobra.Command, c *settings.Config, run target.Config, asJSON 
 		return fmt.Errorf("%d calls failed; the first: %s", report.Errors, report.FirstError)
 	}
 	return nil
+}
+
+func newBenchPipeline() *cobra.Command {
+	c, run := settings.New(), pipeline.Config{}
+	c.NATS.URL = "embedded"
+	asJSON := false
+	cmd := &cobra.Command{
+		Use:   "pipeline",
+		Short: "Measure events from XADD to the decision on NATS, through one worker",
+		Long: `Starts one worker process of this program, appends events at a steady rate with
+keys of a Zipf distribution, and measures the CPU of Redis's main thread and of the
+worker per event. Twenty more keys a second cross a limit: they show how long a
+decision takes from the XADD to its message on NATS.
+
+With --drain the events are appended first, and the worker is timed while it counts
+the backlog.
+
+All keys begin with a random prefix, sc-bench-…, and are removed at the end. Nothing
+else should use the Redis meanwhile, as its CPU is read as a whole.`,
+		Example: `  streamcounter bench pipeline --redis redis://127.0.0.1:6379 --rate 10000
+  streamcounter bench pipeline --redis redis://127.0.0.1:6379 --drain 1000000 --json`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runPipeline(cmd, c, run, asJSON) },
+	}
+	c.FlagsOnly = []string{"redis", "nats"}
+	c.Flags(cmd, "redis", "nats", "partitions")
+	f := cmd.Flags()
+	f.Float64Var(&run.Rate, "rate", 1000, "events appended per second")
+	f.IntVar(&run.Drain, "drain", 0,
+		"append this many events before the worker starts, and time only the worker; 0: no")
+	f.IntVar(&run.Keys, "keys", 100_000, "how many keys there are")
+	f.Float64Var(&run.ZipfS, "zipf-s", 1.1, "exponent of the keys' Zipf distribution, above 1; 0: uniform")
+	f.StringVar(&run.Algorithm, "algorithm", windows.DefaultAlgorithm, "algorithm of the rule")
+	f.DurationVar(&run.Duration, "duration", 10*time.Second, "how long is measured")
+	f.DurationVar(&run.Warmup, "warmup", 2*time.Second, "how long the load runs before that")
+	f.Uint64Var(&run.Seed, "seed", 1, "chooses the keys")
+	f.BoolVar(&asJSON, "json", false, "print as JSON")
+	return cmd
+}
+
+func runPipeline(cmd *cobra.Command, c *settings.Config, run pipeline.Config, asJSON bool) error {
+	if err := settings.NotEmbedded("redis", c.Redis.URL); err != nil {
+		return err
+	}
+	client, where, stop, err := measuredRedis(cmd.Context(), c.Redis, 4)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	run.Client, run.RedisURL, run.NATSURL, run.Partitions = client, c.Redis.URL, c.NATS.URL, c.Stream.Partitions
+	port, embedded, err := settings.EmbeddedPort(c.NATS.URL, 0)
+	if err != nil {
+		return settings.Blame("nats", err)
+	}
+	if embedded {
+		url, stop, err := backend.StartNATS(port, "", slog.New(slog.DiscardHandler))
+		if err != nil {
+			return err
+		}
+		defer stop()
+		run.NATSURL = url
+	}
+	if run.Program, err = os.Executable(); err != nil {
+		return fmt.Errorf("finding this program, to run it as a worker: %w", err)
+	}
+	report, err := pipeline.Run(cmd.Context(), run)
+	if cmd.Context().Err() != nil {
+		return exitError{130, errors.New("interrupted")}
+	}
+	if err != nil {
+		return err
+	}
+	report.CommandLine, report.Redis = commandLine(cmd), where
+	return printReport(cmd, report, asJSON)
+}
+
+func printReport(cmd *cobra.Command, report interface{ WriteText(io.Writer) error }, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(report)
+	}
+	return report.WriteText(cmd.OutOrStdout())
+}
+
+// measuredRedis connects to --redis, with a pool of the given number of connections (0: the default of the library).
+// It starts an embedded Redis first if --redis names one: on a free port, unless a port is given.
+func measuredRedis(ctx context.Context, c settings.Redis, connections int) (client redis.UniversalClient, name string,
+	closeAll func(), err error) {
+	target, name, stop := c.URL, redact.URL(c.URL), func() {}
+	port, embedded, err := settings.EmbeddedPort(target, 0)
+	if err != nil {
+		return nil, "", nil, settings.Blame("redis", err)
+	}
+	if embedded {
+		var addr string
+		if addr, stop, err = backend.StartRedis(port); err != nil {
+			return nil, "", nil, err
+		}
+		name, target = "embedded", "redis://"+addr
+	}
+	opts, err := backend.RedisOptions(target, c.TLS)
+	if err == nil {
+		opts.PoolSize = cmp.Or(connections, opts.PoolSize)
+		client, err = backend.DialRedis(ctx, target, opts)
+	}
+	if err != nil {
+		stop()
+		return nil, "", nil, settings.Blame("redis", err)
+	}
+	return client, name, func() {
+		_ = client.Close()
+		stop()
+	}, nil
+}
+
+// commandLine returns the command line, without passwords.
+func commandLine(cmd *cobra.Command) string {
+	words := []string{cmd.CommandPath()}
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		value := f.Value.String()
+		if strings.Contains(value, "://") {
+			value = redact.URL(value)
+		}
+		words = append(words, "--"+f.Name, value)
+	})
+	return strings.Join(words, " ")
 }

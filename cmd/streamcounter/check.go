@@ -50,10 +50,10 @@ Exit code: 0 allowed (--mode charge: within the limit), 1 denied (over the limit
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the server's answer")
 	cmd.Annotations = exitTwo
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		var none *pflag.NotExistError
-		if errors.As(err, &none) && strings.Trim(none.GetSpecifiedShortnames(), "0123456789.") == "" &&
-			none.GetSpecifiedShortnames() != "" {
-			return badCost("-" + none.GetSpecifiedShortnames())
+		if none, ok := errors.AsType[*pflag.NotExistError](err); ok {
+			if cost := none.GetSpecifiedShortnames(); cost != "" && strings.Trim(cost, "0123456789.") == "" {
+				return badCost("-" + cost)
+			}
 		}
 		return settings.FlagError(err, cmd.Flags())
 	})

@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/compare"
 	"github.com/streamcounter/streamcounter/internal/logging"
 	"github.com/streamcounter/streamcounter/internal/settings"
@@ -57,9 +61,9 @@ reports neither CPU nor memory; for those give --redis, a server that nothing el
 	c.Flags(cmd, "redis")
 	f := cmd.Flags()
 	f.Bool("boundary", false, "trace: two bursts around an edge of the clock, in two ways")
-	f.StringVar(&run.log, "clf", "", "trace: a web server's log (- for standard input)")
+	f.String("clf", "", "trace: a web server's log (- for standard input)")
 	f.StringVar(&run.form.key, "key", "ip", "part of a line of the log that is its key: ip or user")
-	f.StringVar(&run.trace, "trace", "", "trace: lines of MS KEY [COST] [FIELD=VALUE ...] (- for standard input)")
+	f.String("trace", "", "trace: lines of MS KEY [COST] [FIELD=VALUE ...] (- for standard input)")
 	f.StringArrayVar(&run.windows, "window", []string{"50/10s"},
 		"LIMIT/PER, such as 100/1m; repeat it for more windows, which must all admit")
 	f.StringVar(&run.rules, "rules", "", "rules file, in place of --window and --algorithms")
@@ -71,8 +75,7 @@ reports neither CPU nor memory; for those give --redis, a server that nothing el
 
 // compareRun holds the flags of compare.
 type compareRun struct {
-	log, trace string   // files
-	form       logForm  // of the log
+	form       logForm  // of a log
 	rules      string   // file; empty: the windows and algorithms below
 	windows    []string // LIMIT/PER
 	algorithms []string
@@ -83,8 +86,7 @@ func runCompare(cmd *cobra.Command, c settings.Redis, run compareRun) error {
 	if run.rules != "" {
 		return rollOut(cmd, run)
 	}
-	algorithms := run.algorithms
-	if err := compare.CheckNames(algorithms); err != nil {
+	if err := compare.CheckNames(run.algorithms); err != nil {
 		return settings.UsageErrorf("--algorithms: %w", err)
 	}
 	limits, err := compareWindows(run.windows)
@@ -95,8 +97,8 @@ func runCompare(cmd *cobra.Command, c settings.Redis, run compareRun) error {
 	if err != nil {
 		return interrupted(cmd, err)
 	}
-	cfg := compare.Config{Algorithms: algorithms, Windows: limits}
-	if compare.NeedRedis(algorithms) {
+	cfg := compare.Config{Algorithms: run.algorithms, Windows: limits}
+	if compare.NeedRedis(run.algorithms) {
 		client, name, closeAll, err := measuredRedis(cmd.Context(), c, 0)
 		if err != nil {
 			return interrupted(cmd, err)
@@ -198,4 +200,138 @@ func comparing(cmd *cobra.Command) (show func(done, total int), hide func()) {
 		}
 		_ = bar.Set(done) // only the picture is at stake
 	}, func() { _ = bar.Finish() }
+}
+
+// compareWindows reads the rule's windows, each LIMIT/PER.
+func compareWindows(given []string) ([]windows.Window, error) {
+	var list []windows.Window
+	for _, text := range given {
+		left, right, _ := strings.Cut(text, "/")
+		limit, err := strconv.ParseInt(left, 10, 64)
+		per, perErr := time.ParseDuration(right)
+		if err != nil || perErr != nil {
+			return nil, settings.UsageErrorf("--window is %q: expected LIMIT/PER such as 100/1m", text)
+		}
+		one := windows.Window{Limit: limit, Per: per}
+		if err := validWindows(one); err != nil {
+			return nil, settings.UsageErrorf("--window %s: %w", text, err)
+		}
+		list = append(list, one)
+	}
+	if err := validWindows(list...); err != nil {
+		return nil, settings.UsageErrorf("--window %s: %w", strings.Join(given, " --window "), err)
+	}
+	return list, nil
+}
+
+// validWindows returns the error that a rules file with these windows would get.
+func validWindows(list ...windows.Window) error {
+	_, err := compare.RuleOf("", list)
+	if err != nil {
+		return errors.New(strings.TrimPrefix(err.Error(), `rule "compare": `)) // no user wrote that rule
+	}
+	return nil
+}
+
+// readTraces reads the traces of the one flag that names some. limits are the windows that each request must fit.
+func readTraces(cmd *cobra.Command, run compareRun, limits []windows.Window) ([]compare.Trace, error) {
+	f := cmd.Flags()
+	var given []string
+	for _, name := range []string{"boundary", "clf", "trace"} {
+		if f.Changed(name) && f.Lookup(name).Value.String() != "false" {
+			given = append(given, name)
+		}
+	}
+	const choose = "want one of --boundary, --clf FILE and --trace FILE"
+	switch len(given) {
+	case 0:
+		return nil, settings.UsageErrorf("no trace: %s", choose)
+	case 1:
+	default:
+		return nil, settings.UsageErrorf("--%s: %s", strings.Join(given, " and --"), choose)
+	}
+	if given[0] != "clf" && f.Changed("key") {
+		return nil, settings.UsageErrorf("--key and --%s: it is for --clf", given[0])
+	}
+	if given[0] == "boundary" {
+		if len(limits) > 1 {
+			return nil, settings.UsageErrorf("--boundary with %d windows: expected one", len(limits))
+		}
+		return boundaryTraces(limits[0])
+	}
+	if err := run.form.validate(); err != nil {
+		return nil, err
+	}
+	t, err := readTrace(cmd, f.Lookup(given[0]).Value.String(), run.form, given[0] == "clf", limits)
+	if err == nil && len(t.Requests) == 0 {
+		err = fmt.Errorf("%s: it has no request", t.Name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--%s: %w", given[0], err)
+	}
+	return []compare.Trace{t}, nil
+}
+
+func boundaryTraces(w windows.Window) ([]compare.Trace, error) {
+	if w.Limit > compare.MaxBoundaryLimit {
+		return nil, settings.UsageErrorf(
+			"--window has the limit %d: --boundary sends bursts of that many requests, want at most %d", w.Limit,
+			compare.MaxBoundaryLimit)
+	}
+	if w.Per < compare.MinBoundaryWindow {
+		return nil, settings.UsageErrorf("--window has the length %s: --boundary wants at least %s", w.Per,
+			compare.MinBoundaryWindow)
+	}
+	return compare.Boundary(w), nil
+}
+
+// readTrace reads a log, or a file of requests; "-" is standard input.
+func readTrace(cmd *cobra.Command, path string, form logForm, isLog bool, limits []windows.Window) (compare.Trace,
+	error) {
+	in, name, err := openInput(cmd, path)
+	if err != nil {
+		return compare.Trace{}, err
+	}
+	defer in.Close()
+	if isLog {
+		rejected := 0
+		return compare.ReadLog(name, in, form.timed, func(n int, err error) {
+			rejected++
+			reportRejected(cmd.ErrOrStderr(), rejected, fmt.Sprintf("%s:%d", name, n), err)
+		})
+	}
+	smallest := int64(windows.MaxLimit)
+	for _, w := range limits {
+		smallest = min(smallest, w.Limit)
+	}
+	return compare.ReadTrace(name, in, func(key string, cost int64) error {
+		if err := (api.Event{Key: key, Count: cost}).Validate(); err != nil {
+			return err
+		}
+		if cost > smallest {
+			return fmt.Errorf("cost %d is above the smallest limit, %d", cost, smallest)
+		}
+		return nil
+	})
+}
+
+// openInput opens a file, or standard input for "-".
+func openInput(cmd *cobra.Command, path string) (in io.ReadCloser, name string, err error) {
+	if path == "-" {
+		return interruptible(cmd.Context(), cmd.InOrStdin()), "stdin", nil
+	}
+	in, err = os.Open(path)
+	return in, path, err
+}
+
+// interruptible ends a read when ctx ends. A read of standard input cannot be ended, so the goroutine may outlive
+// ctx.
+func interruptible(ctx context.Context, in io.Reader) io.ReadCloser {
+	out, end := io.Pipe()
+	go func() {
+		_, err := io.Copy(end, in)
+		end.CloseWithError(err)
+	}()
+	context.AfterFunc(ctx, func() { end.CloseWithError(ctx.Err()) })
+	return out
 }

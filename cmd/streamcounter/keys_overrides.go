@@ -205,7 +205,7 @@ func newUnblock() *cobra.Command {
 func notBlocked(cmd *cobra.Command, c *settings.Config, target string) error {
 	var state api.KeyState
 	if key, several, err := api.ParseTarget(target); err == nil && several == "" {
-		_, err := askFor(cmd, c, http.MethodGet, "/v1/keys/"+url.PathEscape(key), nil, &state)
+		_, err := askFor(cmd, c, http.MethodGet, keyPath(key), nil, &state)
 		if o := state.Override; err == nil && o != nil && o.Block {
 			return fmt.Errorf("%s has no block of its own: %s blocks it; `keys unblock '%s'` ends that for all its "+
 				"keys, `keys exempt %s` for this one", target, o.Target(), o.Target(), target)

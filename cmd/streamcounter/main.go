@@ -1,6 +1,6 @@
 // Command streamcounter counts how often keys acted within sliding windows, on Redis Streams and NATS. Read serve.go
 // next: it lists the parts of a process. internal/node/run.go has the order in which they start.
-// internal/settings/config.go has all settings. Each command is a file.
+// internal/settings/config.go has all settings. Each other command is a file.
 package main
 
 import (
@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"syscall"
+	_ "time/tzdata" // for windows of the calendar, on machines without time zones
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
@@ -69,12 +70,10 @@ func run(ctx context.Context, root *cobra.Command, args []string) int {
 	if text := err.Error(); text != "" {
 		fmt.Fprintln(root.ErrOrStderr(), "streamcounter: "+text)
 	}
-	var exit exitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[exitError](err); ok {
 		return exit.code
 	}
-	var usage settings.UsageError
-	if errors.As(err, &usage) || cmd.Annotations[errorCode] == "2" {
+	if _, ok := errors.AsType[settings.UsageError](err); ok || cmd.Annotations[errorCode] == "2" {
 		return exitUsage
 	}
 	return 1

@@ -56,8 +56,7 @@ func firstWords(addr string) []byte {
 		if n > 0 {
 			return said[:n]
 		}
-		var timeout net.Error
-		if !errors.As(err, &timeout) || !timeout.Timeout() {
+		if timeout, ok := errors.AsType[net.Error](err); !ok || !timeout.Timeout() {
 			return nil
 		}
 	}

@@ -3,6 +3,7 @@ package compare
 import (
 	"context"
 	"fmt"
+	"math/big"
 	"slices"
 	"strings"
 
@@ -35,30 +36,26 @@ func CheckNames(names []string) error {
 
 // NeedRedis reports whether any of the names counts in Redis; no names means all.
 func NeedRedis(names []string) bool {
-	return len(names) == 0 || slices.ContainsFunc(names, func(n string) bool {
-		return slices.Contains(
-			windows.Algorithms, n)
-	})
+	return len(names) == 0 || slices.ContainsFunc(names, inRedis)
 }
+
+func inRedis(name string) bool { return slices.Contains(windows.Algorithms, name) }
 
 // checker is the part of a counters.Counter that is used here.
 type checker interface {
 	Check(ctx context.Context, asks []counters.Request) (counters.Verdict, error)
 }
 
-// contestant is one algorithm that replays the trace.
+// contestant is one algorithm that replays the trace. Each of its verdicts is compared with a recount of the requests
+// that it admitted before.
 type contestant struct {
-	name   string
-	kind   Kind
+	Result
 	decide func(ctx context.Context, r Request) (bool, error)
 	ground *ground // its part of Redis; nil outside it
-	tally  *tally
-
-	at      int    // how many requests it has answered
-	reached []bool // its verdicts that are not yet compared with the oracle
+	truth  *truth
 }
 
-// clock is a contestant's time, in ms: the trace's, moved by shift.
+// clock is the contestants' time, in ms: the trace's, moved by shift.
 type clock struct{ now, shift int64 }
 
 func (c *clock) read() int64 { return c.now }
@@ -66,7 +63,7 @@ func (c *clock) read() int64 { return c.now }
 // byCounter returns a contestant that asks a counter. c is the clock with which the counter was made.
 func byCounter(name string, kind Kind, counter checker, c *clock, rule *windows.Rule) *contestant {
 	plan := windows.PlanOf(rule)
-	return &contestant{name: name, kind: kind, tally: newTally(rule.Windows),
+	return &contestant{Result: Result{Algorithm: name, Kind: kind}, truth: newTruth(rule.Windows),
 		decide: func(ctx context.Context, r Request) (bool, error) {
 			c.now = r.Ms + c.shift
 			v, err := counter.Check(ctx, []counters.Request{{Plan: plan, Key: r.Key, Cost: r.Cost}})
@@ -75,7 +72,7 @@ func byCounter(name string, kind Kind, counter checker, c *clock, rule *windows.
 }
 
 func byModel(name string, kind Kind, ws []windows.Window, admit func(Request) bool) *contestant {
-	return &contestant{name: name, kind: kind, tally: newTally(ws),
+	return &contestant{Result: Result{Algorithm: name, Kind: kind}, truth: newTruth(ws),
 		decide: func(_ context.Context, r Request) (bool, error) { return admit(r), nil }}
 }
 
@@ -101,21 +98,20 @@ func RuleOf(algorithm string, ws []windows.Window) (*windows.Rules, error) {
 // contestants returns the selected contestants, in the order of Names, and the oracle last. Each contestant in Redis
 // counts under its own prefix.
 func (r *runner) contestants(ctx context.Context) ([]*contestant, error) {
+	plain, err := RuleOf("", r.Windows)
+	if err != nil {
+		return nil, err
+	}
+	first := r.trace.Requests[0].Ms
+	c := &clock{shift: shift(first, r.Windows)}
+	c.now = first + c.shift
 	var list []*contestant
 	for i, name := range Names() {
-		if len(r.Algorithms) > 0 && !slices.Contains(r.Algorithms, name) {
-			continue
-		}
-		c := &clock{shift: shift(r.trace.Requests[0].Ms, r.Windows)}
-		c.now = r.trace.Requests[0].Ms + c.shift
-		switch name {
-		case InProcess:
-			rules, err := RuleOf("", r.Windows)
-			if err != nil {
-				return nil, err
-			}
-			list = append(list, byCounter(name, KindInProcess, counters.NewLocal(0, c.read), c, rules.List()[0]))
-		case GCRA:
+		switch {
+		case len(r.Algorithms) > 0 && !slices.Contains(r.Algorithms, name):
+		case name == InProcess:
+			list = append(list, byCounter(name, KindInProcess, counters.NewLocal(0, c.read), c, plain.List()[0]))
+		case name == GCRA:
 			list = append(list, byModel(name, KindBaseline, r.Windows, newGCRA(r.Windows).admit))
 		default:
 			rules, err := RuleOf(name, r.Windows)
@@ -137,12 +133,110 @@ func (r *runner) contestants(ctx context.Context) ([]*contestant, error) {
 // shift returns by how many ms to move a trace that begins near zero. There a window would begin before zero, and 0
 // means "no time given" to the scripts. The edges of the longest window stay at the same requests.
 func shift(first int64, ws []windows.Window) int64 {
-	var longest int64
-	for _, w := range ws {
-		longest = max(longest, w.Per.Milliseconds())
-	}
+	longest := longest(ws)
 	if first > longest {
 		return 0
 	}
 	return 2 * longest
+}
+
+// stretch answers the requests of one turn, and then compares the verdicts: that is not part of what is measured.
+func (c *contestant) stretch(ctx context.Context, requests []Request) error {
+	admitted := make([]bool, len(requests))
+	answer := func() (err error) {
+		for i, r := range requests {
+			if admitted[i], err = c.decide(ctx, r); err != nil {
+				return err
+			}
+		}
+		return ctx.Err()
+	}
+	measured := answer
+	if c.ground != nil {
+		measured = func() error { return c.ground.measure(ctx, answer) }
+	}
+	if err := measured(); err != nil {
+		return fmt.Errorf("%s: %w", c.Algorithm, err)
+	}
+	for i, r := range requests {
+		c.take(r, admitted[i])
+	}
+	return nil
+}
+
+// take compares one verdict with the recount.
+func (c *contestant) take(r Request, admitted bool) {
+	c.OfferedRequests++
+	c.OfferedUnits += r.Cost
+	excess := c.truth.excess(r)
+	switch {
+	case admitted && excess > 0:
+		c.OverAdmittedRequests++
+		c.OverAdmittedUnits += r.Cost
+		c.GreatestOvershoot = max(c.GreatestOvershoot, excess)
+		note(&c.FirstOverAdmitted, r)
+	case !admitted && excess <= 0:
+		c.UnderAdmittedRequests++
+		c.UnderAdmittedUnits += r.Cost
+		note(&c.FirstUnderAdmitted, r)
+	}
+	if admitted {
+		c.AdmittedRequests++
+		c.AdmittedUnits += r.Cost
+		c.truth.add(r)
+	}
+}
+
+func note(first **moment, r Request) {
+	if *first == nil {
+		*first = &moment{r.Ms, r.Key}
+	}
+}
+
+// result returns what the contestant did with a trace of so many keys.
+func (c *contestant) result(keys int) Result {
+	r := c.Result
+	if c.ground != nil {
+		r.RedisCPU = rounded(c.ground.cpu/1000/float64(r.OfferedRequests), 2)
+		if keys >= minKeysForMemory {
+			r.BytesPerKey = rounded(c.ground.memory/float64(keys), 0)
+		}
+	}
+	return r
+}
+
+// gcra is a model of the generic cell rate algorithm (ITU-T I.371), which many limiters use. A request of one unit
+// moves the key's theoretical arrival time by per/limit. It is admitted while that time is at most a whole window
+// ahead, so that a burst of the limit passes. GCRA keeps one number per key. It bounds the rate, not the number of
+// requests in a window. It is included because people compare an exact count with it.
+type gcra struct {
+	windows []windows.Window
+	// arrival: key → per window, the theoretical arrival time in ms times the
+	// limit. per/limit is then a whole number, and nothing is ever rounded.
+	arrival map[string][]*big.Int
+}
+
+func newGCRA(ws []windows.Window) *gcra {
+	return &gcra{windows: ws, arrival: map[string][]*big.Int{}}
+}
+
+// admit admits the request if every window conforms; otherwise it changes nothing.
+func (g *gcra) admit(r Request) bool {
+	had := g.arrival[r.Key]
+	next := make([]*big.Int, len(g.windows))
+	for i, w := range g.windows {
+		limit, per := big.NewInt(w.Limit), big.NewInt(w.Per.Milliseconds())
+		now := new(big.Int).Mul(big.NewInt(r.Ms), limit)
+		at := new(big.Int).Set(now)
+		if had != nil && had[i].Cmp(now) > 0 {
+			at.Set(had[i])
+		}
+		at.Add(at, new(big.Int).Mul(big.NewInt(r.Cost), per))
+		if ahead := new(big.Int).Sub(at, now); ahead.Cmp(per.Mul(per, limit)) > 0 {
+			return false
+		}
+		next[i] = at
+	}
+	g.arrival[r.Key] = next
+	return true
 }

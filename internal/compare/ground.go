@@ -2,7 +2,6 @@ package compare
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -29,12 +28,7 @@ type ground struct {
 	touched *touched
 	counter *counters.Redis
 
-	tellsCPU, tellsMemory bool
-	cpu                   time.Duration
-	memory                int64 // bytes
-
-	cpuBefore    time.Duration
-	memoryBefore int64
+	cpu, memory float64 // in ns and bytes; NaN: the server does not tell
 }
 
 // touched is a client that records which keys its scripts used.
@@ -82,61 +76,21 @@ func newGround(ctx context.Context, c redis.UniversalClient, prefix string, rule
 	if _, err := g.counter.Check(ctx, []counters.Request{{Plan: plan, Key: "warm-up", Cost: 1}}); err != nil {
 		return nil, err
 	}
-	if err := g.keep(ctx); err != nil {
-		return nil, err
-	}
-	if g.tellsCPU, err = tells(ctx, c, measure.CPU); err != nil {
-		return nil, err
-	}
-	g.tellsMemory, err = tells(ctx, c, measure.Memory)
-	return g, err
+	return g, g.keep(ctx)
 }
 
-func tells[T any](ctx context.Context, c redis.UniversalClient, ask func(context.Context, redis.UniversalClient) (T,
-	error)) (bool, error) {
-	_, err := ask(ctx, c)
-	if ctx.Err() != nil {
-		return false, ctx.Err()
-	}
-	if err != nil && !errors.Is(err, measure.ErrNotTold) {
-		return false, err
-	}
-	return err == nil, nil
-}
-
-// begin reads the server's CPU time and memory before a stretch of requests.
-func (g *ground) begin(ctx context.Context) (err error) {
-	if g.tellsMemory {
-		if g.memoryBefore, err = measure.Memory(ctx, g.client); err != nil {
+// measure adds the CPU time and the memory that do takes, and extends the expiry of the keys.
+func (g *ground) measure(ctx context.Context, do func() error) error {
+	var cpu float64
+	memory, err := measure.Used(ctx, g.client, measure.Memory, func() (err error) {
+		if cpu, err = measure.Used(ctx, g.client, measure.CPU, do); err != nil {
 			return err
 		}
-	}
-	if g.tellsCPU {
-		g.cpuBefore, err = measure.CPU(ctx, g.client)
-	}
+		return g.keep(ctx)
+	})
+	g.cpu += cpu
+	g.memory += memory
 	return err
-}
-
-// end reads them again after the stretch, and extends the expiry of the keys.
-func (g *ground) end(ctx context.Context) error {
-	if g.tellsCPU {
-		now, err := measure.CPU(ctx, g.client)
-		if err != nil {
-			return err
-		}
-		g.cpu += now - g.cpuBefore
-	}
-	if err := g.keep(ctx); err != nil {
-		return err
-	}
-	if g.tellsMemory {
-		now, err := measure.Memory(ctx, g.client)
-		if err != nil {
-			return err
-		}
-		g.memory += now - g.memoryBefore
-	}
-	return nil
 }
 
 func (g *ground) keep(ctx context.Context) error {

@@ -1,10 +1,17 @@
 package compare
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"math"
-	"time"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/streamcounter/streamcounter/internal/measure"
 )
 
 // Comparison is the result of one trace with every algorithm. Its JSON is for machines: the names contain the units,
@@ -80,29 +87,93 @@ const minKeysForMemory = 1000
 
 // WriteJSON writes one document with all comparisons.
 func WriteJSON(w io.Writer, list []*Comparison) error {
+	return writeJSON(w, map[string][]*Comparison{"comparisons": list})
+}
+
+func writeJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
-	return enc.Encode(struct {
-		Comparisons []*Comparison `json:"comparisons"`
-	}{list})
+	return enc.Encode(v)
 }
-
-func (c *contestant) result(keys int) Result {
-	r := c.tally.Result
-	r.Algorithm, r.Kind = c.name, c.kind
-	if c.ground != nil && c.ground.tellsCPU {
-		r.RedisCPU = rounded(micros(c.ground.cpu)/float64(r.OfferedRequests), 2)
-	}
-	if c.ground != nil && c.ground.tellsMemory && keys >= minKeysForMemory {
-		r.BytesPerKey = rounded(float64(c.ground.memory)/float64(keys), 0)
-	}
-	return r
-}
-
-func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
 func rounded(x float64, digits int) *float64 {
 	scale := math.Pow10(digits)
-	x = math.Round(x*scale) / scale
-	return &x
+	return measure.Known(math.Round(x*scale) / scale)
+}
+
+// WriteTables writes a table for each comparison, and what the columns mean.
+func WriteTables(w io.Writer, list []*Comparison) error {
+	var b bytes.Buffer
+	for _, c := range list {
+		c.write(&b)
+	}
+	footer(&b, list)
+	_, err := b.WriteTo(w)
+	return err
+}
+
+func (c *Comparison) write(w *bytes.Buffer) {
+	fmt.Fprintf(w, "%s\n%s\n", c.Trace.Name, c.heading())
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "ALGORITHM\tADMITTED\tUNITS\tOVER\tUNDER\tOVERSHOOT\tREDIS CPU\tMEMORY/KEY")
+	notes := map[Kind]string{KindBaseline: " (baseline)", KindOracle: " (the truth)"}
+	for _, r := range c.Algorithms {
+		fmt.Fprintf(t, "%s%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s\n", r.Algorithm, notes[r.Kind], r.AdmittedRequests,
+			r.AdmittedUnits, r.OverAdmittedRequests, r.UnderAdmittedRequests, r.GreatestOvershoot,
+			told(r.RedisCPU, 1, " µs"), told(r.BytesPerKey, 0, " B"))
+	}
+	_ = t.Flush() // a buffer takes all
+	if n := c.Trace.RejectedLines; n > 0 {
+		fmt.Fprintf(w, "Lines that could not be read and are not in the trace: %d.\n", n)
+	}
+	if n := c.Trace.Sorted; n > 0 {
+		fmt.Fprintf(w, "Requests that stood after a later one, and were sorted by time: %d.\n", n)
+	}
+	fmt.Fprintln(w)
+}
+
+func told(x *float64, digits int, unit string) string {
+	if x == nil {
+		return "-"
+	}
+	return strconv.FormatFloat(*x, 'f', digits, 64) + unit
+}
+
+// heading describes the windows and the requests.
+func (c *Comparison) heading() string {
+	var limits []string
+	for _, w := range c.Windows {
+		limits = append(limits, fmt.Sprintf("%d per %s", w.Limit, millis(w.WindowMs)))
+	}
+	return fmt.Sprintf("limit %s; %s for %s by %s within %s", strings.Join(limits, " and "),
+		count(int64(c.Trace.Requests), "request"), count(c.Trace.Units, "unit"),
+		count(int64(c.Trace.Keys), "key"), millis(c.Trace.LastMs-c.Trace.FirstMs))
+}
+
+func count(n int64, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// footer explains the columns, once for all tables.
+func footer(w *bytes.Buffer, list []*Comparison) {
+	fmt.Fprintln(w, "OVER: admitted, though some window of what this algorithm had admitted then held more than its "+
+		"limit; OVERSHOOT: by how many units at most.\nUNDER: denied, though every window had room.")
+	if list[0].Redis == nil {
+		return
+	}
+	silent := func(r Result) bool { return r.Kind == KindRedis && r.RedisCPU == nil }
+	if slices.ContainsFunc(list[0].Algorithms, silent) {
+		fmt.Fprintf(w, "Redis: %s, which does not tell its CPU and memory; a real one does (--redis redis://…).\n",
+			*list[0].Redis)
+		return
+	}
+	fmt.Fprintf(w, "Redis: %s. CPU per check and memory are of the whole server: let nothing else use it meanwhile.\n",
+		*list[0].Redis)
+	if slices.ContainsFunc(list, func(c *Comparison) bool { return c.Trace.Keys < minKeysForMemory }) {
+		fmt.Fprintf(w, "Memory per key is shown for traces of at least %d keys: with fewer, the server's own buffers "+
+			"outweigh them.\n", minKeysForMemory)
+	}
 }

@@ -1,9 +1,9 @@
 package compare
 
 import (
+	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -20,9 +20,9 @@ import (
 // Rollout says what the rules of a file would have done with a trace at its own times. Each rule counts alone, as if it
 // were enforced. Counts are exact for every algorithm. distinct.go counts different values.
 type Rollout struct {
-	Trace     TraceInfo     `json:"trace"`
-	Unmatched int64         `json:"requests_without_rule"`
-	Rules     []RuleRollout `json:"rules"`
+	Trace     TraceInfo      `json:"trace"`
+	Unmatched int64          `json:"requests_without_rule"`
+	Rules     []*RuleRollout `json:"rules"`
 }
 
 // RuleRollout is what one rule would have done.
@@ -57,30 +57,24 @@ type Span struct {
 	ToMs   int64 `json:"to_ms"`
 }
 
-func (k *KeyRollout) longest() (ms int64) {
+// throttledFor returns the length of its longest period, and of all together.
+func (k *KeyRollout) throttledFor() (longest, all time.Duration) {
 	for _, s := range k.Times {
-		ms = max(ms, s.ToMs-s.FromMs)
+		one := millis(s.ToMs - s.FromMs)
+		longest, all = max(longest, one), all+one
 	}
-	return ms
-}
-
-func (k *KeyRollout) all() (ms int64) {
-	for _, s := range k.Times {
-		ms += s.ToMs - s.FromMs
-	}
-	return ms
+	return longest, all
 }
 
 // RollOut runs a trace through rules.
 func RollOut(ctx context.Context, rules *windows.Rules, t Trace) (*Rollout, error) {
 	out := &Rollout{Trace: t.info()}
-	byName, fields := map[string]*RuleRollout{}, t.fields()
+	byName := map[string]*RuleRollout{}
 	for _, r := range rules.List() {
-		one, err := newRuleRollout(r, fields)
-		if err != nil {
-			return nil, err
+		if r.Match != "" {
+			byName[r.Name] = newRuleRollout(r, &t)
+			out.Rules = append(out.Rules, byName[r.Name])
 		}
-		byName[r.Name] = one
 	}
 	now := int64(0)
 	local := counters.NewLocal(0, func() int64 { return now })
@@ -97,47 +91,36 @@ func RollOut(ctx context.Context, rules *windows.Rules, t Trace) (*Rollout, erro
 			}
 		}
 	}
-	for _, r := range rules.List() {
-		if one := byName[r.Name]; r.Match != "" {
-			one.finish()
-			out.Rules = append(out.Rules, *one)
-		}
+	for _, r := range out.Rules {
+		r.finish()
 	}
 	return out, nil
 }
 
-// newRuleRollout returns an empty RuleRollout for a rule. fields are those of which the trace has values.
-func newRuleRollout(r *windows.Rule, fields map[string]bool) (*RuleRollout, error) {
+// newRuleRollout returns an empty RuleRollout for a rule and a trace.
+func newRuleRollout(r *windows.Rule, t *Trace) *RuleRollout {
 	out := &RuleRollout{Rule: r.Name, Shadow: r.Shadow, NotCounted: []string{}, Throttled: []KeyRollout{},
 		onDeny: r.OnDeny, without: map[string]int64{}, keys: map[string]*KeyRollout{}}
-	alone := &windows.Rule{Name: r.Name, Match: "*", OnDeny: r.OnDeny}
+	alone := &windows.Rule{Name: r.Name, OnDeny: r.OnDeny}
 	for _, w := range r.Windows {
 		switch {
 		case w.InFlight:
 			out.NotCounted = append(out.NotCounted, "windows in flight: a log does not say when a request ended")
-		case w.Distinct != "" && !fields[w.Distinct]:
+		case w.Distinct != "" && !t.has(w.Distinct):
 			out.NotCounted = append(out.NotCounted, fmt.Sprintf("different values of %q: no request has one",
 				w.Distinct))
 		case w.Distinct != "":
-			one, err := newDistinct(w)
-			if err != nil {
-				return nil, err
-			}
-			out.distinct = append(out.distinct, one)
+			out.distinct = append(out.distinct, newDistinct(w))
 		default:
 			w.Algorithm = ""
 			alone.Windows = append(alone.Windows, w)
 		}
 	}
 	out.NotCounted = append(out.NotCounted, r.NotReplayed()...)
-	if len(alone.Windows) == 0 {
-		return out, nil
+	if len(alone.Windows) > 0 {
+		out.plan = windows.PlanOf(alone)
 	}
-	rules, err := windows.NewRules([]*windows.Rule{alone})
-	if err == nil {
-		out.plan = rules.PlanOf(rules.List()[0])
-	}
-	return out, err
+	return out
 }
 
 func (o *RuleRollout) ask(ctx context.Context, local *counters.Local, r Request) error {
@@ -207,15 +190,15 @@ func (o *RuleRollout) finish() {
 		}
 	}
 	slices.SortFunc(o.Throttled, func(a, b KeyRollout) int {
-		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(b.all(), a.all()), strings.Compare(a.Key, b.Key))
+		_, ofA := a.throttledFor()
+		_, ofB := b.throttledFor()
+		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(ofB, ofA), strings.Compare(a.Key, b.Key))
 	})
 }
 
 // WriteJSON writes the rollout for machines, with each period of each key.
 func (o *Rollout) WriteJSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(o)
+	return writeJSON(w, o)
 }
 
 // rolloutKeys is how many keys of a rule are written for people.
@@ -223,28 +206,28 @@ const rolloutKeys = 20
 
 // WriteTable writes the rollout for people.
 func (o *Rollout) WriteTable(w io.Writer) error {
-	fmt.Fprintf(w, "%s\n%s by %s, from %s to %s\n", o.Trace.Name, count(int64(o.Trace.Requests), "request"),
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "%s\n%s by %s, from %s to %s\n", o.Trace.Name, count(int64(o.Trace.Requests), "request"),
 		count(int64(o.Trace.Keys), "key"), when(o.Trace.FirstMs), when(o.Trace.LastMs))
 	if o.Unmatched > 0 {
-		fmt.Fprintf(w, "No rule matches the keys of %s.\n", count(o.Unmatched, "request"))
+		fmt.Fprintf(&b, "No rule matches the keys of %s.\n", count(o.Unmatched, "request"))
 	}
-	for i := range o.Rules {
-		if err := o.Rules[i].write(w); err != nil {
-			return err
-		}
+	for _, r := range o.Rules {
+		r.write(&b)
 	}
-	_, err := fmt.Fprintln(w, "\nEach rule is counted by itself, exactly, as if it were enforced.")
+	fmt.Fprintln(&b, "\nEach rule is counted by itself, exactly, as if it were enforced.")
+	_, err := b.WriteTo(w)
 	return err
 }
 
-func (o *RuleRollout) write(w io.Writer) error {
+func (o *RuleRollout) write(w *bytes.Buffer) {
 	name := o.Rule
 	if o.Shadow {
 		name += " (shadow)"
 	}
 	if o.Requests == 0 {
-		_, err := fmt.Fprintf(w, "\nRule %s matches no request.\n", name)
-		return err
+		fmt.Fprintf(w, "\nRule %s matches no request.\n", name)
+		return
 	}
 	fmt.Fprintf(w, "\nRule %s would have denied %d of %s, and throttled %d of %s.\n", name, o.Denied,
 		count(o.Requests, "request"), len(o.Throttled), count(int64(o.Keys), "key"))
@@ -252,29 +235,96 @@ func (o *RuleRollout) write(w io.Writer) error {
 		fmt.Fprintf(w, "Not counted: %s.\n", n)
 	}
 	if len(o.Throttled) == 0 {
-		return nil
+		return
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "KEY\tREQUESTS\tDENIED\tTHROTTLED\tFIRST\tLONGEST\tIN ALL")
+	const tenth = 100 * time.Millisecond
 	for _, k := range o.Throttled[:min(rolloutKeys, len(o.Throttled))] {
+		longest, all := k.throttledFor()
 		first := "-"
 		if len(k.Times) > 0 {
 			first = when(k.Times[0].FromMs)
 		}
 		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%s\n", k.Key, k.Requests, k.Denied,
-			count(int64(len(k.Times)), "time"), first, brief(k.longest()), brief(k.all()))
+			count(int64(len(k.Times)), "time"), first, longest.Round(tenth), all.Round(tenth))
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
+	_ = t.Flush() // a buffer takes all
 	if more := len(o.Throttled) - rolloutKeys; more > 0 {
 		fmt.Fprintf(w, "and %s; --json has all, with each time.\n", count(int64(more), "more key"))
 	}
-	return nil
 }
 
 func when(ms int64) string { return time.UnixMilli(ms).Local().Format("2006-01-02 15:04:05 MST") }
 
-func brief(ms int64) string {
-	return millis(ms).Round(100 * time.Millisecond).String()
+// distinct is a window of different values, counted directly from its definition: a plain map from each value to the
+// time when it was last seen.
+type distinct struct {
+	window windows.Window
+	plan   *windows.Plan               // of this window alone, which says which value is counted
+	seen   map[string]map[string]int64 // key → value → ms
+}
+
+func newDistinct(w windows.Window) *distinct {
+	plan := windows.PlanOf(&windows.Rule{Name: "distinct", Windows: []windows.Window{w}})
+	return &distinct{w, plan, map[string]map[string]int64{}}
+}
+
+// value returns the value of a request that is counted; "": there is none.
+func (d *distinct) value(r Request) string {
+	list, err := d.plan.Values(func(name string) string { return r.Values[name] })
+	if err != nil {
+		return ""
+	}
+	return list[0]
+}
+
+// look returns how many values are in the window of a key, and when the first of them leaves. It removes those that
+// have left.
+func (d *distinct) look(key string, ms int64) (used, next int64) {
+	for value, seen := range d.seen[key] {
+		leaves := seen + d.window.Per.Milliseconds()
+		if leaves <= ms {
+			delete(d.seen[key], value)
+			continue
+		}
+		if used++; used == 1 || leaves < next {
+			next = leaves
+		}
+	}
+	return used, next
+}
+
+// admitsValues reports whether the windows of values have room for a request, or have its value already, and whether
+// the request has all values that they count.
+func (o *RuleRollout) admitsValues(r Request) (admitted, counted bool) {
+	admitted = true
+	for _, d := range o.distinct {
+		value := d.value(r)
+		if value == "" {
+			o.without[d.window.Distinct]++
+			return false, false
+		}
+		used, _ := d.look(r.Key, r.Ms)
+		_, known := d.seen[r.Key][value]
+		admitted = admitted && (known || used < d.window.Limit)
+	}
+	return admitted, true
+}
+
+// addValues adds the values of a request that was admitted. It returns when a full window has room again; 0: no
+// window is full.
+func (o *RuleRollout) addValues(r Request, admitted bool) (until int64) {
+	for _, d := range o.distinct {
+		if admitted {
+			if d.seen[r.Key] == nil {
+				d.seen[r.Key] = map[string]int64{}
+			}
+			d.seen[r.Key][d.value(r)] = r.Ms
+		}
+		if used, next := d.look(r.Key, r.Ms); used >= d.window.Limit {
+			until = max(until, next)
+		}
+	}
+	return until
 }

@@ -1,3 +1,8 @@
+// Package compare owns the comparison of the algorithms: it sends the same requests to each of them, in the trace's
+// own time, and recounts what each admitted.
+//
+// run.go sends a trace (trace.go) to the contestants (contestant.go), which take turns; truth.go computes the correct
+// verdicts. result.go shows the result. rollout.go replays a trace through the rules of a file instead.
 package compare
 
 import (
@@ -5,6 +10,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,9 +51,6 @@ func Run(ctx context.Context, cfg Config, trace Trace) (_ *Comparison, err error
 	if err := CheckNames(cfg.Algorithms); err != nil {
 		return nil, err
 	}
-	if _, err := RuleOf("", cfg.Windows); err != nil {
-		return nil, err
-	}
 	if len(trace.Requests) == 0 {
 		return nil, fmt.Errorf("%s: it has no request", trace.Name)
 	}
@@ -67,72 +70,33 @@ func Run(ctx context.Context, cfg Config, trace Trace) (_ *Comparison, err error
 	if err := r.drive(ctx, list); err != nil {
 		return nil, err
 	}
-	return r.comparison(list), nil
-}
-
-// drive makes the contestants take turns until all have answered every request.
-func (r *runner) drive(ctx context.Context, list []*contestant) error {
-	done, total := 0, len(list)*len(r.trace.Requests)
-	for round := 0; done < total; round++ {
-		for i := range list {
-			c := list[(round+i)%len(list)] // no contestant always follows the same one
-			before := c.at
-			if err := c.stretch(ctx, r.trace.Requests); err != nil {
-				return fmt.Errorf("%s: %w", c.name, err)
-			}
-			c.judge(r.trace.Requests)
-			done += c.at - before
-			if r.Progress != nil {
-				r.Progress(done, total)
-			}
-		}
-	}
-	return nil
-}
-
-// stretch answers the requests of one turn.
-func (c *contestant) stretch(ctx context.Context, requests []Request) error {
-	if c.at == len(requests) {
-		return nil
-	}
-	if c.ground != nil {
-		if err := c.ground.begin(ctx); err != nil {
-			return err
-		}
-	}
-	for range min(turn, len(requests)-c.at) {
-		admitted, err := c.decide(ctx, requests[c.at])
-		if err != nil {
-			return err
-		}
-		c.reached = append(c.reached, admitted)
-		c.at++
-	}
-	if c.ground != nil {
-		return c.ground.end(ctx)
-	}
-	return ctx.Err()
-}
-
-// judge compares the verdicts of the last stretch with the oracle. This is not part of what is measured.
-func (c *contestant) judge(requests []Request) {
-	first := c.at - len(c.reached)
-	for i, admitted := range c.reached {
-		c.tally.take(requests[first+i], admitted)
-	}
-	c.reached = c.reached[:0]
-}
-
-func (r *runner) comparison(list []*contestant) *Comparison {
-	out := &Comparison{Trace: r.trace.info()}
-	for _, w := range r.Windows {
+	out := &Comparison{Trace: trace.info()}
+	for _, w := range cfg.Windows {
 		out.Windows = append(out.Windows, WindowInfo{w.Limit, w.Per.Milliseconds()})
 	}
-	if NeedRedis(r.Algorithms) {
-		out.Redis = &r.RedisName
+	if NeedRedis(cfg.Algorithms) {
+		out.Redis = &cfg.RedisName
 	}
 	for _, c := range list {
 		out.Algorithms = append(out.Algorithms, c.result(out.Trace.Keys))
 	}
-	return out
+	return out, nil
+}
+
+// drive makes the contestants take turns until all have answered every request.
+func (r *runner) drive(ctx context.Context, list []*contestant) error {
+	done, total, round := 0, len(list)*len(r.trace.Requests), 0
+	for requests := range slices.Chunk(r.trace.Requests, turn) {
+		for i := range list { // no contestant always follows the same one
+			if err := list[(round+i)%len(list)].stretch(ctx, requests); err != nil {
+				return err
+			}
+			done += len(requests)
+			if r.Progress != nil {
+				r.Progress(done, total)
+			}
+		}
+		round++
+	}
+	return nil
 }

@@ -1,8 +1,18 @@
 package compare
 
 import (
+	"bufio"
 	"cmp"
+	"errors"
+	"fmt"
+	"io"
 	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/windows"
 )
 
 // Request is one call: at Ms, in ms since 1970, Key requests Cost units.
@@ -35,31 +45,180 @@ func (t *Trace) sort() {
 
 // info describes the trace, which has at least one request.
 func (t *Trace) info() TraceInfo {
-	asked, n := t.asked(), len(t.Requests)
-	out := TraceInfo{Name: t.Name, Requests: n, Keys: len(asked), FirstMs: t.Requests[0].Ms,
-		LastMs: t.Requests[n-1].Ms, Sorted: t.Sorted, RejectedLines: t.Rejected}
-	for _, units := range asked {
-		out.Units += units
+	n, keys := len(t.Requests), map[string]bool{}
+	out := TraceInfo{Name: t.Name, Requests: n, FirstMs: t.Requests[0].Ms, LastMs: t.Requests[n-1].Ms,
+		Sorted: t.Sorted, RejectedLines: t.Rejected}
+	for _, r := range t.Requests {
+		keys[r.Key] = true
+		out.Units += r.Cost
 	}
+	out.Keys = len(keys)
 	return out
 }
 
-// fields returns the names for which any request has a value.
-func (t *Trace) fields() map[string]bool {
-	names := map[string]bool{}
-	for _, r := range t.Requests {
-		for name := range r.Values {
-			names[name] = true
-		}
-	}
-	return names
+// has reports whether any request has a value of the field.
+func (t *Trace) has(field string) bool {
+	return slices.ContainsFunc(t.Requests, func(r Request) bool { return r.Values[field] != "" })
 }
 
-// asked returns key → requested units.
-func (t *Trace) asked() map[string]int64 {
-	units := map[string]int64{}
-	for _, r := range t.Requests {
-		units[r.Key] += r.Cost
-	}
-	return units
+// Bounds of what is read.
+const (
+	maxLine = 1 << 20 // bytes; a log line with a long user agent is far below
+	maxMs   = 1e15    // scripts calculate with times, which is exact below 2^53
+)
+
+// ReadTrace reads lines of `ms key cost field=value …`; a missing cost is 1. It skips blank lines and lines that
+// begin with #. valid returns what is wrong with a key or a cost. The first line that cannot be read is an error that
+// begins with NAME:LINE.
+func ReadTrace(name string, r io.Reader, valid func(key string, cost int64) error) (Trace, error) {
+	t := Trace{Name: "trace " + name}
+	n, err := EachLine(r, func(n int, line string) error {
+		if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
+			return nil
+		}
+		request, err := traceLine(line)
+		if err == nil {
+			err = valid(request.Key, request.Cost)
+		}
+		t.Requests = append(t.Requests, request)
+		return err
+	})
+	t.sort()
+	return t, inLine(name, n, err)
 }
+
+func inLine(name string, n int, err error) error {
+	if err != nil {
+		err = fmt.Errorf("%s:%d: %w", name, n, err)
+	}
+	return err
+}
+
+func traceLine(line string) (Request, error) {
+	fields := strings.Fields(line)
+	var values map[string]string
+	for n := len(fields) - 1; n >= 2 && strings.Contains(fields[n], "="); n-- {
+		name, value, _ := strings.Cut(fields[n], "=")
+		if values == nil {
+			values = map[string]string{}
+		}
+		values[name], fields = value, fields[:n]
+	}
+	if len(fields) != 2 && len(fields) != 3 {
+		return Request{}, fmt.Errorf("%.60q: want MS KEY or MS KEY COST, and FIELD=VALUE", line)
+	}
+	r := Request{Key: fields[1], Cost: 1, Values: values}
+	err := api.ValidateValues(values)
+	if err != nil {
+		return Request{}, err
+	}
+	if r.Ms, err = strconv.ParseInt(fields[0], 10, 64); err != nil || r.Ms < 0 || r.Ms > maxMs {
+		return Request{}, fmt.Errorf("ms %.60q: want a whole number of milliseconds from 0 to 10^15", fields[0])
+	}
+	if len(fields) == 3 {
+		if r.Cost, err = strconv.ParseInt(fields[2], 10, 64); err != nil || r.Cost < 1 {
+			return Request{}, fmt.Errorf("cost %.60q: want a whole number of at least 1", fields[2])
+		}
+	}
+	return r, nil
+}
+
+// logLine reads one line of a server's log: its time, and the request without its Ms. skip is true for a line without
+// a request.
+type logLine func(line string) (at time.Time, r Request, skip bool, err error)
+
+// ReadLog reads a log whose times are whole seconds, in any order. A line that cannot be read is counted and passed
+// to rejected, and reading goes on.
+//
+// The requests of one second are spread evenly over it, in their order: all at its beginning would be a burst that
+// never happened. The same log always results in the same trace.
+func ReadLog(name string, r io.Reader, parse logLine, rejected func(line int, err error)) (Trace, error) {
+	t := Trace{Name: "log " + name}
+	n, err := EachLine(r, func(n int, line string) error {
+		at, request, skip, err := parse(line)
+		if skip {
+			return nil
+		}
+		if err == nil && (at.Unix() < 0 || at.UnixMilli() > maxMs) {
+			err = fmt.Errorf("time %s: want one from 1970 on", at)
+		}
+		if err != nil {
+			t.Rejected++
+			rejected(n, err)
+			return nil
+		}
+		request.Ms = at.Unix() * 1000
+		t.Requests = append(t.Requests, request)
+		return nil
+	})
+	t.sort()
+	for rest := t.Requests; len(rest) > 0; {
+		n := 1
+		for n < len(rest) && rest[n].Ms == rest[0].Ms {
+			n++
+		}
+		for i := range n {
+			rest[i].Ms += int64(i) * 1000 / int64(n)
+		}
+		rest = rest[n:]
+	}
+	return t, inLine(name, n, err)
+}
+
+// EachLine calls do for each line with its number, from 1, until the first error. It returns the number of the line
+// where it ended.
+func EachLine(r io.Reader, do func(n int, line string) error) (n int, err error) {
+	s := bufio.NewScanner(r)
+	s.Buffer(make([]byte, 64<<10), maxLine)
+	for n = 1; s.Scan(); n++ {
+		if err := do(n, s.Text()); err != nil {
+			return n, err
+		}
+	}
+	if errors.Is(s.Err(), bufio.ErrTooLong) {
+		return n, fmt.Errorf("the line is longer than %d bytes", maxLine)
+	}
+	return n, s.Err()
+}
+
+// start is when generated traces begin, in ms: far from zero, like real times.
+const start = 1_700_000_000_000
+
+// Bounds of the boundary demonstrations. Below the smallest window, the second demonstration would need fractions of
+// a millisecond.
+const (
+	MaxBoundaryLimit  = 100_000
+	MinBoundaryWindow = 20 * time.Millisecond
+)
+
+// Boundary returns two traces that show how the edge of a window affects algorithms that count by such edges. Each
+// trace has two bursts of the whole limit.
+//
+// In the first trace, the bursts are a tenth of the window before and after the edge: a fixed window admits both. In
+// the second trace, they are just before the edge and nine tenths of a window after it. By then, an algorithm that
+// estimates from two windows, or that refills units over time, has forgotten most of the first burst, although all of
+// it still counts.
+//
+// The window is within the bounds above.
+func Boundary(w windows.Window) []Trace {
+	per := w.Per.Milliseconds()
+	edge := (start/per + 1) * per
+	tenth := per / 10
+	return []Trace{
+		bursts("boundary 1", w.Limit, edge, tenth, tenth),
+		bursts("boundary 2", w.Limit, edge, 1, per*9/10),
+	}
+}
+
+func bursts(name string, limit, edge, before, after int64) Trace {
+	t := Trace{Name: fmt.Sprintf("%s: %d requests %s before an edge of the fixed windows, %d more %s after it", name,
+		limit, millis(before), limit, millis(after))}
+	for _, ms := range []int64{edge - before, edge + after} {
+		for range limit {
+			t.Requests = append(t.Requests, Request{Ms: ms, Key: "user:1", Cost: 1})
+		}
+	}
+	return t
+}
+
+func millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }

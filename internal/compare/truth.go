@@ -1,6 +1,10 @@
 package compare
 
-import "github.com/streamcounter/streamcounter/windows"
+import (
+	"math"
+
+	"github.com/streamcounter/streamcounter/windows"
+)
 
 // truth recounts what one algorithm admitted, from the definition alone: a window of length W at `now` holds what was
 // admitted at now-W < ms <= now. It keeps each admission and adds them up one by one, so it cannot have the errors of
@@ -15,11 +19,15 @@ type truth struct {
 type admission struct{ ms, units int64 }
 
 func newTruth(ws []windows.Window) *truth {
-	t := &truth{windows: ws, admitted: map[string][]admission{}}
+	return &truth{windows: ws, longest: longest(ws), admitted: map[string][]admission{}}
+}
+
+// longest returns the length of the longest window, in ms.
+func longest(ws []windows.Window) (ms int64) {
 	for _, w := range ws {
-		t.longest = max(t.longest, w.Per.Milliseconds())
+		ms = max(ms, w.Per.Milliseconds())
 	}
-	return t
+	return ms
 }
 
 // excess is by how many units r would put the fullest of its key's windows over the limit. It is 0 or below if all of
@@ -30,17 +38,15 @@ func (t *truth) excess(r Request) int64 {
 		list = list[1:]
 	}
 	t.admitted[r.Key] = list
-	var worst int64
-	for i, w := range t.windows {
+	worst := int64(math.MinInt64)
+	for _, w := range t.windows {
 		sum := r.Cost
 		for _, a := range list {
 			if a.ms > r.Ms-w.Per.Milliseconds() && a.ms <= r.Ms {
 				sum += a.units
 			}
 		}
-		if over := sum - w.Limit; i == 0 || over > worst {
-			worst = over
-		}
+		worst = max(worst, sum-w.Limit)
 	}
 	return worst
 }

@@ -23,12 +23,12 @@ var samples = []string{
 	"eval return 1 E", "evalsha 0 1 E", "exists E", "get E", "getrange E 0 1",
 	"set E v", "setrange E 0 v", "del E",
 	"unlink E",
-	"hget M f", "hgetall M", "hset M f v", "hsetnx M f v", "hdel M f", "hlen M", "hscan M 0",
+	"hget M f", "hgetall M", "hset M f v", "hincrby M f 1", "hsetnx M f v", "hdel M f", "hlen M", "hscan M 0",
 	"zadd E 1 m", "zrem E m", "zcard E", "zcount E 0 1", "zrange E 0 1", "zrangebyscore E 0 1", "zscore E m",
 	"zremrangebyrank E 0 1",
 	"xadd E * f v", "pexpire E 1", "pttl E", "xack E g 1-1", "xlen E", "xrange E - +", "xrevrange E + -", "xdel E 1-1",
 	"xread STREAMS E 0", "xreadgroup GROUP g c STREAMS E >", "xautoclaim E g c 1 0",
-	"xgroup create E g 0", "xgroup setid E g 0", "xgroup delconsumer E g c", "xinfo stream E", "xinfo groups E",
+	"xgroup create E g 0", "xgroup delconsumer E g c", "xinfo stream E", "xinfo groups E",
 	"xinfo consumers E g",
 }
 

@@ -56,3 +56,12 @@ func TestRemove(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 }
+
+// A server that does not answer is an error, and not one that keeps a figure to itself.
+func TestAServerThatIsGone(t *testing.T) {
+	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	defer c.Close()
+	if _, err := measure.CPU(t.Context(), c); err == nil || errors.Is(err, measure.ErrNotTold) {
+		t.Errorf("CPU of no server: %v", err)
+	}
+}

@@ -1,11 +1,14 @@
 package settings
 
 import (
+	"io"
+	"log/slog"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/streamcounter/streamcounter/internal/english"
+	"github.com/streamcounter/streamcounter/internal/logging"
 )
 
 // serviceLink matches a variable that Kubernetes sets in each container for each service of its namespace: for a
@@ -43,4 +46,15 @@ func unknownVariables(environ []string) []string {
 		out = append(out, text)
 	}
 	return out
+}
+
+// OpenLog returns the log of a process, which writes to w, and logs a warning for each variable of the environment
+// that is ignored.
+func (c *Config) OpenLog(w io.Writer) *slog.Logger {
+	c.Level.Set(c.Log)
+	log := logging.New(w, &c.Level, c.LogFormat)
+	for _, warning := range c.warnings {
+		log.Warn(warning)
+	}
+	return log
 }

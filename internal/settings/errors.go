@@ -60,15 +60,14 @@ var expected = map[string]string{
 // FlagError rewords pflag's errors: the flag, its variable, the value and what to write. For a flag that does not
 // exist, it names the nearest one that does. fs may be nil.
 func FlagError(err error, fs *pflag.FlagSet) error {
-	var invalid *pflag.InvalidValueError
-	if errors.As(err, &invalid) {
+	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		f := invalid.GetFlag()
 		if why, ok := expected[f.Value.Type()]; ok {
 			return UsageErrorf("%s is %q: %s", named(f), invalid.GetValue(), why)
 		}
 	}
-	var none *pflag.NotExistError
-	if errors.As(err, &none) && fs != nil && none.GetSpecifiedShortnames() == "" {
+	none, ok := errors.AsType[*pflag.NotExistError](err)
+	if ok && fs != nil && none.GetSpecifiedShortnames() == "" {
 		var known []string
 		fs.VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
 		if near := english.Nearest(none.GetSpecifiedName(), known); near != "" {

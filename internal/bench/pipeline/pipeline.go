@@ -1,15 +1,25 @@
+// Package pipeline measures the main path as a whole: events are appended at a steady rate, folded by a separate
+// `work` process, and published. It reports the CPU time of Redis's main thread and of the worker per event, and how
+// long a decision takes from the XADD that causes it to its message on NATS.
+//
+// `streamcounter bench pipeline` uses it.
 package pipeline
 
 import (
+	"bytes"
 	"context"
-	"crypto/rand"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"text/tabwriter"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -54,11 +64,19 @@ const rules = `rules:
 // startTimeout bounds how long the worker may take to publish a first decision.
 const startTimeout = 30 * time.Second
 
-// run is one measurement.
+var (
+	errNoDecision = fmt.Errorf("no decision from the worker: timed out after %s", startTimeout)
+	errEnded      = errors.New("the worker ended")
+)
+
+// run is one measurement. Its load appends events as a producer without merging does.
 type run struct {
 	Config
-	keys   *stream.Keys
-	probes *probes
+	keys    *stream.Keys
+	probes  *probes
+	choose  func() int // of the keys
+	sent    int64      // events
+	renewed time.Time  // when the streams' expiry was last set
 }
 
 // Run measures. All keys begin with a random prefix and are removed at the end,
@@ -67,7 +85,7 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	keys, err := stream.NewKeys("sc-bench-"+strings.ToLower(rand.Text()[:8]), c.Partitions)
+	keys, err := stream.NewKeys("sc-bench-"+strings.ToLower(crand.Text()[:8]), c.Partitions)
 	if err != nil {
 		return nil, err
 	}
@@ -76,15 +94,29 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 		return nil, fmt.Errorf("NATS: %w", redact.Error(err))
 	}
 	defer nc.Close()
-	r := &run{Config: c, keys: keys}
+	random := rand.New(rand.NewPCG(c.Seed, 0xfeed))
+	r := &run{Config: c, keys: keys, choose: measure.Keys{N: c.Keys, S: c.ZipfS}.Chooser(random)}
 	defer func() { err = errors.Join(err, r.clean(context.WithoutCancel(ctx), nc)) }()
 	if r.probes, err = newProbes(nc, r); err != nil {
 		return nil, err
 	}
+	measured := r.steady
 	if c.Drain > 0 {
-		return r.drain(ctx)
+		measured = r.drain
+		if err := r.fill(ctx, c.Drain); err != nil {
+			return nil, err
+		}
 	}
-	return r.steady(ctx)
+	var out *Report
+	worker, err := r.withWorker(ctx, func(ctx context.Context) (err error) {
+		out, err = measured(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	out.WorkerCPUUs = micros(worker, r.sent)
+	return out, nil
 }
 
 func (c *Config) validate() error {
@@ -101,65 +133,48 @@ func (c *Config) validate() error {
 
 // steady appends at the rate while the worker folds.
 func (r *run) steady(ctx context.Context) (*Report, error) {
-	w, err := r.startWorker(ctx)
-	if err != nil {
+	if err := r.probes.first(ctx); err != nil {
 		return nil, err
 	}
-	defer w.stop()
-	if err := r.probes.first(ctx, startTimeout); err != nil {
-		return nil, fmt.Errorf("no decision from the worker: %w; it said:\n%s", err, w.said())
-	}
-	load := newLoad(r)
-	if err := load.steady(ctx, r.Warmup); err != nil {
+	if err := r.load(ctx, r.Warmup); err != nil {
 		return nil, err
 	}
 	r.probes.begin()
-	start, before := time.Now(), load.sent
-	cpu, err := r.redisCPU(ctx, func() error { return load.steady(ctx, r.Duration) })
+	start, before := time.Now(), r.sent
+	cpu, err := r.redisCPU(ctx, func() error { return r.load(ctx, r.Duration) })
 	if err != nil {
 		return nil, err
 	}
-	out := report(load.sent-before, time.Since(start), cpu)
+	out := report(r.sent-before, time.Since(start), cpu)
 	if out.Unread, err = r.unread(ctx); err != nil {
 		return nil, err
 	}
-	out.Decisions, out.WorkerCPUUs = r.probes.report(), micros(w.stop(), load.sent)
+	out.Decisions = r.probes.report()
 	return out, nil
 }
 
-// drain appends first and then times how long one worker takes to fold everything.
+// drain times how long the worker takes to fold what was appended before it started.
 func (r *run) drain(ctx context.Context) (*Report, error) {
-	if err := newLoad(r).fill(ctx, r.Drain); err != nil {
-		return nil, err
-	}
-	var w *worker
 	var start time.Time // when the first event was folded
-	cpu, err := r.redisCPU(ctx, func() (err error) {
-		if w, err = r.startWorker(ctx); err != nil {
-			return err
-		}
-		for left := int64(r.Drain); left > 0; {
+	cpu, err := r.redisCPU(ctx, func() error {
+		for left := r.sent; left > 0; {
 			if !pause.For(ctx, 20*time.Millisecond) {
 				return ctx.Err()
 			}
+			var err error
 			if left, err = r.unread(ctx); err != nil {
 				return err
 			}
-			if start.IsZero() && left < int64(r.Drain) {
+			if start.IsZero() && left < r.sent {
 				start = time.Now()
 			}
 		}
 		return nil
 	})
-	if w != nil {
-		defer w.stop()
-	}
 	if err != nil {
 		return nil, err
 	}
-	out := report(int64(r.Drain), time.Since(start), cpu)
-	out.WorkerCPUUs = micros(w.stop(), int64(r.Drain))
-	return out, nil
+	return report(r.sent, time.Since(start), cpu), nil
 }
 
 // redisCPU returns the CPU time that Redis's main thread used while do ran.
@@ -212,62 +227,44 @@ func (r *run) clean(ctx context.Context, nc *nats.Conn) error {
 	return errors.Join(err, jsErr)
 }
 
-// worker is the `work` process of a run.
-type worker struct {
-	cmd    *exec.Cmd
-	output *os.File
-	dir    string
-	cpu    time.Duration
-	ended  bool
-}
-
-// said returns the beginning of the worker's output.
-func (w *worker) said() string {
-	b := make([]byte, 16<<10)
-	n, _ := w.output.ReadAt(b, 0) // on an error the output is empty
-	return string(b[:n])
-}
-
-func (r *run) startWorker(ctx context.Context) (*worker, error) {
+// withWorker runs a `work` process while do runs. It ends the process as SIGINT does, and returns the CPU time that the
+// process used in total. If the process ends earlier, the context of do ends too.
+func (r *run) withWorker(ctx context.Context, do func(context.Context) error) (time.Duration, error) {
 	dir, err := os.MkdirTemp("", "streamcounter-bench")
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
+	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "rules.yml")
 	if err := os.WriteFile(file, fmt.Appendf(nil, rules, r.Algorithm), 0o600); err != nil {
-		return nil, err
+		return 0, err
 	}
-	output, err := os.Create(filepath.Join(dir, "output"))
-	if err != nil {
-		return nil, err
-	}
-	w := &worker{dir: dir, output: output}
-	w.cmd = exec.CommandContext(ctx, r.Program, "work", "--rules", file, "--prefix", r.keys.Prefix,
+	cmd := exec.CommandContext(ctx, r.Program, "work", "--rules", file, "--prefix", r.keys.Prefix,
 		"--partitions", strconv.Itoa(r.Partitions), "--http", "127.0.0.1:0")
 	// The URLs are passed as variables, because everybody can read a command line.
-	w.cmd.Env = append(os.Environ(), "STREAMCOUNTER_REDIS="+r.RedisURL, "STREAMCOUNTER_NATS="+r.NATSURL)
-	w.cmd.Stdout, w.cmd.Stderr = w.output, w.output
-	w.cmd.Cancel = func() error { return w.cmd.Process.Signal(os.Interrupt) }
-	w.cmd.WaitDelay = 10 * time.Second
-	if err := w.cmd.Start(); err != nil {
-		_ = os.RemoveAll(dir)
-		return nil, fmt.Errorf("starting the worker: %w", err)
+	cmd.Env = append(os.Environ(), "STREAMCOUNTER_REDIS="+r.RedisURL, "STREAMCOUNTER_NATS="+r.NATSURL)
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 10 * time.Second
+	if err := cmd.Start(); err != nil {
+		return 0, fmt.Errorf("starting the worker: %w", err)
 	}
-	return w, nil
-}
-
-// stop ends the process as SIGINT does and returns the CPU time that it used in total. It may be called twice.
-func (w *worker) stop() time.Duration {
-	if w.ended {
-		return w.cpu
+	running, ended := context.WithCancel(ctx)
+	var waiting sync.WaitGroup
+	waiting.Go(func() {
+		defer ended()
+		_ = cmd.Wait() // its exit code says nothing about the measurement
+	})
+	if err = do(running); running.Err() != nil && ctx.Err() == nil {
+		err = errEnded
 	}
-	w.ended = true
-	_ = w.cmd.Process.Signal(os.Interrupt)
-	_ = w.cmd.Wait() // its exit code says nothing about the measurement
-	_ = w.output.Close()
-	_ = os.RemoveAll(w.dir)
-	w.cpu = w.cmd.ProcessState.UserTime() + w.cmd.ProcessState.SystemTime()
-	return w.cpu
+	_ = cmd.Process.Signal(os.Interrupt)
+	waiting.Wait()
+	if errors.Is(err, errNoDecision) || errors.Is(err, errEnded) {
+		err = fmt.Errorf("%w; it said:\n%.16384s", err, said.String())
+	}
+	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), err
 }
 
 func micros(d time.Duration, events int64) float64 {
@@ -276,3 +273,49 @@ func micros(d time.Duration, events int64) float64 {
 	}
 	return float64(d.Nanoseconds()) / 1000 / float64(events)
 }
+
+// Report is the result of a run. The names contain the units.
+type Report struct {
+	// The caller sets CommandLine and Redis, without secrets.
+	CommandLine string  `json:"command_line"`
+	Redis       string  `json:"redis"`
+	Events      int64   `json:"events"`
+	Seconds     float64 `json:"seconds"`
+	EventsPerS  float64 `json:"events_per_s"`
+	// RedisCPUUs is the CPU time of Redis's main thread per event, including the XADD (but not in a drain).
+	RedisCPUUs float64 `json:"redis_cpu_us_per_event"`
+	// WorkerCPUUs is the CPU time of the worker per event, from its start to its end.
+	WorkerCPUUs float64 `json:"worker_cpu_us_per_event"`
+	// Unread is how many events were not folded when the load ended.
+	Unread int64 `json:"unread"`
+	// Decisions is nil for a drain.
+	Decisions *Decisions `json:"decisions,omitempty"`
+}
+
+// Decisions are latencies from the XADD to the message on NATS.
+type Decisions struct {
+	Count int64 `json:"count"`
+	// Missing is how many decisions had not arrived when the load ended.
+	Missing int   `json:"missing"`
+	P50Us   int64 `json:"p50_us"`
+	P90Us   int64 `json:"p90_us"`
+	P99Us   int64 `json:"p99_us"`
+	MaxUs   int64 `json:"max_us"`
+}
+
+// WriteText writes the report for people.
+func (r *Report) WriteText(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	fmt.Fprintf(t, "%d events counted in %.1f s\n\n", r.Events, r.Seconds)
+	fmt.Fprintf(t, "events/s\t%.0f\n", r.EventsPerS)
+	fmt.Fprintf(t, "CPU per event\tRedis %.1f µs\tworker %.1f µs\n", r.RedisCPUUs, r.WorkerCPUUs)
+	if d := r.Decisions; d != nil {
+		fmt.Fprintf(t, "XADD to decision\tp50 %s\tp90 %s\tp99 %s\tmax %s\t(%d, %d not heard)\n",
+			us(d.P50Us), us(d.P90Us), us(d.P99Us), us(d.MaxUs), d.Count, d.Missing)
+		fmt.Fprintf(t, "not folded at the end\t%d\n", r.Unread)
+	}
+	fmt.Fprintf(t, "\nby: %s\n", r.CommandLine)
+	return t.Flush()
+}
+
+func us(n int64) string { return (time.Duration(n) * time.Microsecond).String() }

@@ -19,43 +19,42 @@ const callTime = 5 * time.Second
 // connections is how many connections the callers share.
 const connections = 4
 
-type grpcCaller struct {
-	client rlsv3.RateLimitServiceClient
-	token  string
-}
-
 // overGRPC shares a few connections among the callers, as a proxy does.
-func overGRPC(u *url.URL, c *Config) (func(int) caller, func(), error) {
+func overGRPC(u *url.URL, c *Config) (callers []caller, closeAll func(), err error) {
 	security := insecure.NewCredentials()
 	if u.Scheme == "grpcs" {
 		security = credentials.NewTLS(c.TLS)
 	}
 	var list []*grpc.ClientConn
-	closeAll := func() {
+	closeAll = func() {
 		for _, conn := range list {
 			_ = conn.Close()
 		}
 	}
 	for range min(connections, c.Callers) {
 		conn, err := grpc.NewClient(u.Host, grpc.WithTransportCredentials(security))
-		if err != nil {
-			closeAll()
+		if err != nil { // the address is wrong: there is none yet
 			return nil, nil, err
 		}
 		list = append(list, conn)
 	}
-	return func(i int) caller {
-		return &grpcCaller{rlsv3.NewRateLimitServiceClient(list[i%len(list)]), c.Token}
-	}, closeAll, nil
+	for i := range c.Callers {
+		client := rlsv3.NewRateLimitServiceClient(list[i%len(list)])
+		callers = append(callers, func(ctx context.Context, keys []string) (admitted, error) {
+			return callGRPC(ctx, client, c.Token, keys)
+		})
+	}
+	return callers, closeAll, nil
 }
 
-// call sends several keys as the descriptors of one request: all are admitted or none is. An answer has no limit if
-// on_error decided, or if no rule matches.
-func (g *grpcCaller) call(ctx context.Context, keys []string) (a admitted, err error) {
+// callGRPC sends several keys as the descriptors of one request: all are admitted or none is. An answer has no limit
+// if on_error decided, or if no rule matches.
+func callGRPC(ctx context.Context, client rlsv3.RateLimitServiceClient, token string, keys []string) (a admitted,
+	err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	if g.token != "" {
-		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+g.token)
+	if token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
 	req := &rlsv3.RateLimitRequest{Domain: "streamcounter", Descriptors: make([]*commonv3.RateLimitDescriptor,
 		len(keys))}
@@ -63,7 +62,7 @@ func (g *grpcCaller) call(ctx context.Context, keys []string) (a admitted, err e
 		req.Descriptors[i] = &commonv3.RateLimitDescriptor{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "key",
 			Value: k}}}
 	}
-	answer, err := g.client.ShouldRateLimit(ctx, req)
+	answer, err := client.ShouldRateLimit(ctx, req)
 	if err != nil || answer.OverallCode != rlsv3.RateLimitResponse_OK {
 		return a, err
 	}

@@ -5,14 +5,19 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"regexp"
+	"slices"
 	"strconv"
-	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/measure"
 	"github.com/streamcounter/streamcounter/internal/redact"
 )
 
@@ -22,10 +27,10 @@ type httpCaller struct {
 	token  string
 }
 
-func overHTTP(u *url.URL, c *Config) (func(int) caller, func()) {
+func overHTTP(u *url.URL, c *Config) (callers []caller, closeAll func(), err error) {
 	client := httpClient(c.TLS, c.Callers)
 	one := &httpCaller{client, u.Scheme + "://" + u.Host + "/v1/check", c.Token}
-	return func(int) caller { return one }, client.CloseIdleConnections
+	return slices.Repeat([]caller{one.call}, c.Callers), client.CloseIdleConnections, nil
 }
 
 func httpClient(config *tls.Config, connections int) *http.Client {
@@ -35,40 +40,39 @@ func httpClient(config *tls.Config, connections int) *http.Client {
 
 // call sends one check as a GET. It sends several checks as a POST, in which each is decided separately.
 func (h *httpCaller) call(ctx context.Context, keys []string) (a admitted, err error) {
-	if len(keys) == 1 {
-		status, body, err := h.send(ctx, http.MethodGet, h.url+"?key="+url.QueryEscape(keys[0]), nil)
-		switch {
-		case err != nil:
-			return a, err
-		case status == http.StatusOK && byOnError(body):
-			return admitted{onError: 1}, nil
-		case status == http.StatusOK:
-			return admitted{byLimit: 1}, nil
-		case status == http.StatusTooManyRequests:
-			return a, nil
-		}
-		return a, fmt.Errorf("status %d: %.200s", status, body)
+	if len(keys) > 1 {
+		return h.several(ctx, keys)
 	}
+	status, body, err := h.send(ctx, http.MethodGet, h.url+"?key="+url.QueryEscape(keys[0]), nil,
+		http.StatusTooManyRequests)
+	switch {
+	case err != nil || status == http.StatusTooManyRequests:
+	case byOnError(body):
+		a.onError = 1
+	default:
+		a.byLimit = 1
+	}
+	return a, err
+}
+
+func (h *httpCaller) several(ctx context.Context, keys []string) (a admitted, err error) {
 	type check struct {
 		Key string `json:"key"`
 	}
 	req := struct {
 		Checks []check `json:"checks"`
 		Each   bool    `json:"each"`
-	}{make([]check, len(keys)), true}
-	for i, k := range keys {
-		req.Checks[i].Key = k
+	}{Each: true}
+	for _, k := range keys {
+		req.Checks = append(req.Checks, check{k})
 	}
 	text, err := json.Marshal(req)
 	if err != nil {
 		return a, err
 	}
-	status, body, err := h.send(ctx, http.MethodPost, h.url, text)
+	_, body, err := h.send(ctx, http.MethodPost, h.url, text)
 	if err != nil {
 		return a, err
-	}
-	if status != http.StatusOK {
-		return a, fmt.Errorf("status %d: %.200s", status, body)
 	}
 	if !byOnError(body) {
 		return admitted{byLimit: bytes.Count(body, []byte(`"allowed":true`))}, nil // cheaper than reading it all
@@ -99,7 +103,8 @@ func byOnError(body []byte) bool {
 	return bytes.Contains(body, []byte(`"source":"policy"`)) || bytes.Contains(body, []byte(`"source":"local"`))
 }
 
-func (h *httpCaller) send(ctx context.Context, method, url string, body []byte) (int, []byte, error) {
+// send returns an answer whose status is 200 or one of those that are wanted too.
+func (h *httpCaller) send(ctx context.Context, method, url string, body []byte, wanted ...int) (int, []byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
 		return 0, nil, redact.Error(err)
@@ -113,31 +118,32 @@ func (h *httpCaller) send(ctx context.Context, method, url string, body []byte) 
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err == nil && resp.StatusCode != http.StatusOK && !slices.Contains(wanted, resp.StatusCode) {
+		err = fmt.Errorf("status %d: %.200s", resp.StatusCode, text)
+	}
 	return resp.StatusCode, text, err
 }
 
-// processCPU returns the CPU time that the server's process has used, from its metrics.
-func processCPU(ctx context.Context, c *Config) (time.Duration, error) {
+// Only one line of a text format is needed. The package expfmt reads all of it, but needs a module that the proxy does
+// not serve.
+var processCPU = regexp.MustCompile(`(?m)^process_cpu_seconds_total (\S+)`)
+
+// serverCPU returns the CPU time that the server's process has used, from its metrics.
+func (c *Config) serverCPU(ctx context.Context, _ redis.UniversalClient) (time.Duration, error) {
+	if c.Metrics == "" {
+		return 0, measure.ErrNotTold
+	}
 	h := &httpCaller{client: httpClient(c.TLS, 1), token: c.Token}
 	defer h.client.CloseIdleConnections()
-	status, body, err := h.send(ctx, http.MethodGet, c.Metrics, nil)
+	_, body, err := h.send(ctx, http.MethodGet, c.Metrics, nil)
+	var seconds float64
+	if m := processCPU.FindSubmatch(body); m != nil && err == nil {
+		seconds, err = strconv.ParseFloat(string(m[1]), 64)
+	} else if err == nil {
+		err = errors.New("it has no process_cpu_seconds_total")
+	}
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("reading the server's CPU from %s: %w", redact.URL(c.Metrics), err)
 	}
-	if status != http.StatusOK {
-		return 0, fmt.Errorf("%s answers %d", redact.URL(c.Metrics), status)
-	}
-	// Only one line of a text format is needed. The package expfmt reads all of it, but needs a module that the proxy
-	// does not serve.
-	const name = "process_cpu_seconds_total "
-	for line := range strings.Lines(string(body)) {
-		if value, ok := strings.CutPrefix(line, name); ok {
-			seconds, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-			if err != nil {
-				return 0, fmt.Errorf("%s: %w", redact.URL(c.Metrics), err)
-			}
-			return time.Duration(seconds * float64(time.Second)), nil
-		}
-	}
-	return 0, fmt.Errorf("%s has no %s", redact.URL(c.Metrics), name)
+	return time.Duration(seconds * float64(time.Second)), nil
 }

@@ -1,3 +1,5 @@
+// Package target measures a running server: checks over HTTP or gRPC, as callers send them. It reports checks per
+// second, latency, and the CPU time of the server and its Redis per check. Read target.go next.
 package target
 
 import (
@@ -6,10 +8,13 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/url"
+	"slices"
 	"strconv"
 	"sync"
+	"text/tabwriter"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -54,7 +59,7 @@ const (
 // Validate returns the first error, named by the flag of `streamcounter bench`.
 func (c Config) Validate() error {
 	u, err := url.Parse(c.URL)
-	if err != nil || u.Host == "" || !isScheme(u.Scheme) {
+	if err != nil || u.Host == "" || !slices.Contains(schemes, u.Scheme) {
 		return fmt.Errorf("--target is %s: expected http://HOST:PORT, https://, grpc:// or grpcs://", redact.URL(c.URL))
 	}
 	if u, err := url.Parse(c.Metrics); c.Metrics != "" && (err != nil || u.Host == "" || u.Scheme != "http" &&
@@ -75,12 +80,10 @@ func (c Config) Validate() error {
 	return measure.Keys{S: c.ZipfS}.Validate()
 }
 
-func isScheme(s string) bool { return s == "http" || s == "https" || s == "grpc" || s == "grpcs" }
+var schemes = []string{"http", "https", "grpc", "grpcs"}
 
 // caller sends one call with a check of one unit per key. It is used by one goroutine at a time.
-type caller interface {
-	call(ctx context.Context, keys []string) (admitted, error)
-}
+type caller func(ctx context.Context, keys []string) (admitted, error)
 
 // admitted is how many checks of a call a limit admitted, and how many passed without a limit, because Redis did not
 // answer and on_error decided: these do not measure a limiter.
@@ -92,23 +95,17 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	var callers func(i int) caller
-	var closeAll func()
-	if u.Scheme == "grpc" || u.Scheme == "grpcs" {
-		callers, closeAll, err = overGRPC(u, &c)
-	} else {
-		callers, closeAll = overHTTP(u, &c)
+	callers := overGRPC
+	if u.Scheme == "http" || u.Scheme == "https" {
+		callers = overHTTP
 		c.Metrics = cmp.Or(c.Metrics, u.Scheme+"://"+u.Host+"/metrics")
 	}
+	list, closeAll, err := callers(u, &c)
 	if err != nil {
 		return nil, err
 	}
 	defer closeAll()
-	list := make([]caller, c.Callers)
-	for i := range list {
-		list[i] = callers(i)
-	}
-	if _, err := list[0].call(ctx, []string{c.Key + "0"}); err != nil {
+	if _, err := list[0](ctx, []string{c.Key + "0"}); err != nil {
 		return nil, fmt.Errorf("the first call: %w", err)
 	}
 	if c.Warmup > 0 {
@@ -116,55 +113,33 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 			return nil, err
 		}
 	}
-	before, err := c.cpu(ctx)
+	var out *Report
+	var ofRedis float64
+	ofServer, err := measure.Used(ctx, c.Redis, c.serverCPU, func() error {
+		ofRedis, err = measure.Used(ctx, c.Redis, redisCPU, func() (err error) {
+			out, err = c.drive(ctx, list, c.Duration)
+			return err
+		})
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	start := time.Now()
-	sum, err := c.drive(ctx, list, c.Duration)
-	wall := time.Since(start)
-	if err != nil {
-		return nil, err
-	}
-	after, err := c.cpu(context.WithoutCancel(ctx))
-	if err != nil {
-		return nil, err
-	}
-	return c.report(sum, wall, before, after), nil
-}
-
-// tally has the results of the callers.
-type tally struct {
-	calls, checks, admitted, onError, errors int64
-	first                                    error
-	latency                                  *hdrhistogram.Histogram // µs
-}
-
-func newTally() *tally { return &tally{latency: hdrhistogram.New(1, 60_000_000, 3)} }
-
-func (t *tally) add(o *tally) {
-	t.calls += o.calls
-	t.checks += o.checks
-	t.admitted += o.admitted
-	t.onError += o.onError
-	t.errors += o.errors
-	if t.first == nil {
-		t.first = o.first
-	}
-	t.latency.Merge(o.latency)
+	perCheck := func(ns float64) *float64 { return measure.Known(ns / 1000 / float64(out.Checks)) }
+	out.ServerCPUUs, out.RedisCPUUs = perCheck(ofServer), perCheck(ofRedis)
+	return out, nil
 }
 
 // drive makes all callers call for d. Each sends its next call when it has its answer.
-func (c *Config) drive(ctx context.Context, list []caller, d time.Duration) (*tally, error) {
+func (c *Config) drive(ctx context.Context, list []caller, d time.Duration) (*Report, error) {
 	// Do not use a deadline: it would be sent with the call, and the server's clock could reach it first.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer time.AfterFunc(d, cancel).Stop()
 	var running sync.WaitGroup
-	tallies := make([]*tally, len(list))
-	for i, who := range list {
-		t := newTally()
-		tallies[i] = t
+	sum := &tally{latency: hdrhistogram.New(1, 60_000_000, 3)}
+	start := time.Now()
+	for i, call := range list {
 		running.Go(func() {
 			choose := measure.Keys{N: c.Keys, S: c.ZipfS}.Chooser(rand.New(rand.NewPCG(1, uint64(i))))
 			keys := make([]string, c.PerCall)
@@ -173,55 +148,122 @@ func (c *Config) drive(ctx context.Context, list []caller, d time.Duration) (*ta
 					keys[k] = c.Key + strconv.Itoa(choose())
 				}
 				began := time.Now()
-				passed, err := who.call(ctx, keys)
+				passed, err := call(ctx, keys)
 				if ctx.Err() != nil { // the call was cut off: it does not count
 					return
 				}
-				// A call cannot take more than a minute: it times out before, and counts as an error below.
-				_ = t.latency.RecordValue(max(1, time.Since(began).Microseconds()))
-				t.calls++
-				if err != nil {
-					t.errors++
-					t.first = cmp.Or(t.first, err)
-					continue
-				}
-				t.checks += int64(len(keys))
-				t.admitted += int64(passed.byLimit)
-				t.onError += int64(passed.onError)
+				sum.add(time.Since(began), len(keys), passed, err)
 			}
 		})
 	}
 	running.Wait()
-	sum := newTally()
-	for _, t := range tallies {
-		sum.add(t)
-	}
-	if sum.checks == 0 {
+	if sum.Checks == 0 {
 		return nil, cmp.Or(sum.first, errors.New("no call was answered in time"))
 	}
-	return sum, nil
+	return c.report(sum, time.Since(start)), nil
 }
 
-// used is the CPU time that both servers have used so far; nil if it is not known.
-type used struct{ server, redis *time.Duration }
+// tally has the results of all callers.
+type tally struct {
+	mu sync.Mutex
+	Report
+	first   error
+	latency *hdrhistogram.Histogram // µs
+}
 
-func (c *Config) cpu(ctx context.Context) (used, error) {
-	var u used
-	if c.Metrics != "" {
-		d, err := processCPU(ctx, c)
-		if err != nil {
-			return u, fmt.Errorf("reading the server's CPU: %w", err)
-		}
-		u.server = &d
+func (t *tally) add(took time.Duration, checks int, passed admitted, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	// A call cannot take more than a minute: it times out before, and counts as an error below.
+	_ = t.latency.RecordValue(max(1, took.Microseconds()))
+	t.Calls++
+	if err != nil {
+		t.Errors++
+		t.first = cmp.Or(t.first, err)
+		return
 	}
-	if c.Redis != nil {
-		d, err := measure.CPU(ctx, c.Redis)
-		if err != nil && !errors.Is(err, measure.ErrNotTold) {
-			return u, fmt.Errorf("reading Redis's CPU: %w", err)
-		}
-		if err == nil {
-			u.redis = &d
-		}
+	t.Checks += int64(checks)
+	t.Admitted += int64(passed.byLimit)
+	t.OnError += int64(passed.onError)
+}
+
+func redisCPU(ctx context.Context, client redis.UniversalClient) (time.Duration, error) {
+	if client == nil {
+		return 0, measure.ErrNotTold
 	}
-	return u, nil
+	d, err := measure.CPU(ctx, client)
+	if err != nil {
+		err = fmt.Errorf("reading Redis's CPU: %w", err)
+	}
+	return d, err
+}
+
+// Report is the result of a run. The names contain the units; null means not known.
+type Report struct {
+	// The caller sets CommandLine, without secrets.
+	CommandLine string  `json:"command_line"`
+	Target      string  `json:"target"`
+	Callers     int     `json:"callers"`
+	PerCall     int     `json:"checks_per_call"`
+	Seconds     float64 `json:"seconds"`
+	Calls       int64   `json:"calls"`
+	Checks      int64   `json:"checks"`
+	Admitted    int64   `json:"admitted"`
+	// OnError is how many checks passed because on_error decided (over gRPC: without a limit), and not because of
+	// room in a window.
+	OnError    int64   `json:"admitted_on_error"`
+	Errors     int64   `json:"errors"`
+	FirstError string  `json:"first_error,omitempty"`
+	ChecksPerS float64 `json:"checks_per_s"`
+	// Per call.
+	P50Us int64 `json:"p50_us"`
+	P99Us int64 `json:"p99_us"`
+	MaxUs int64 `json:"max_us"`
+	// Per check.
+	ServerCPUUs *float64 `json:"server_cpu_us"`
+	RedisCPUUs  *float64 `json:"redis_cpu_us"`
+}
+
+func (c *Config) report(t *tally, wall time.Duration) *Report {
+	r := t.Report
+	r.Target, r.Callers, r.PerCall, r.Seconds = redact.URL(c.URL), c.Callers, c.PerCall, wall.Seconds()
+	r.ChecksPerS = float64(r.Checks) / wall.Seconds()
+	r.P50Us, r.P99Us, r.MaxUs = t.latency.ValueAtQuantile(50), t.latency.ValueAtQuantile(99), t.latency.Max()
+	if t.first != nil {
+		r.FirstError = t.first.Error()
+	}
+	return &r
+}
+
+// WriteText writes the report for people.
+func (r *Report) WriteText(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	fmt.Fprintf(t, "%s, %d callers, %d checks a call, %.1f s\n\n", r.Target, r.Callers, r.PerCall, r.Seconds)
+	fmt.Fprintf(t, "checks/s\t%.0f\n", r.ChecksPerS)
+	fmt.Fprintf(t, "latency of a call\tp50 %s\tp99 %s\tmax %s\n", us(r.P50Us), us(r.P99Us), us(r.MaxUs))
+	fmt.Fprintf(t, "CPU per check\tserver %s\tRedis %s\ttogether %s\n", price(r.ServerCPUUs), price(r.RedisCPUUs),
+		price(r.ServerCPUUs, r.RedisCPUUs))
+	fmt.Fprintf(t, "checks\t%d\tadmitted %d\n", r.Checks, r.Admitted)
+	if r.OnError > 0 {
+		fmt.Fprintf(t, "not decided by a limit\t%d\tadmitted because no rule matches, or by on_error\n", r.OnError)
+	}
+	if r.Errors > 0 {
+		fmt.Fprintf(t, "failed calls\t%d of %d; the first: %s\n", r.Errors, r.Calls, r.FirstError)
+	}
+	fmt.Fprintf(t, "\nby: %s\n", r.CommandLine)
+	return t.Flush()
+}
+
+func us(n int64) string { return (time.Duration(n) * time.Microsecond).String() }
+
+// price returns the sum of figures, if all are known.
+func price(list ...*float64) string {
+	sum := 0.0
+	for _, p := range list {
+		if p == nil {
+			return "unknown"
+		}
+		sum += *p
+	}
+	return fmt.Sprintf("%.1f µs", sum)
 }
