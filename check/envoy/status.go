@@ -169,13 +169,10 @@ func (d *descriptor) status(s *limitStatus, answer api.ChecksAnswer) {
 			s.DurationUntilReset = durationpb.New(time.Duration(wait) * time.Millisecond)
 		}
 	default:
-		later := int64(0) // what descriptors after it have charged
-		ahead := d.upTo   // what it and those before it would charge
-		switch {
-		case d.total > 0 && d.counted(answer):
+		later := int64(0)       // what descriptors after it have charged
+		ahead := max(1, d.upTo) // what it and those before it would charge; a look is over if one unit would be
+		if d.total > 0 && d.counted(answer) {
 			later, ahead = d.total-d.upTo, 0
-		case d.hits == 0:
-			ahead++ // a look is over if one unit would be
 		}
 		d.place(s, d.ownAnswer(answer), later, ahead)
 	}
