@@ -196,8 +196,8 @@ func (d *descriptor) place(s *limitStatus, a api.CheckAnswer, later, ahead int64
 	if rule == nil {
 		return
 	}
-	if len(a.Windows) == 0 && a.Source == api.SourceCache {
-		return // another key is denied and this one was not evaluated: its limit is left out
+	if len(a.Windows) == 0 && (a.Source == api.SourceCache || d.back) {
+		return // the request is denied and this key was not evaluated: its limit is left out
 	}
 	if len(a.Windows) == 0 { // on_error: allow decided
 		s.CurrentLimit = d.wireLimit(rule.Windows[0])
