@@ -221,7 +221,7 @@ func (c *call) ask(r Request) (int, error) {
 // returned.
 func (s *Service) giveBack(ctx context.Context, c *call) error {
 	for i, r := range c.requests {
-		if !r.Refund || r.Plan == nil || r.Cost == 0 {
+		if !r.Refund || r.Plan == nil {
 			continue
 		}
 		if c.refunded == nil {

@@ -1,10 +1,14 @@
 package consumers
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
@@ -38,8 +42,8 @@ type comparer struct {
 	again time.Duration
 }
 
-// compareStep is how many records are read at a time. After each step the comparer rests for as long as the step
-// took.
+// compareStep is how many decisions are compared, and published again, at a time. After each step the comparer rests
+// for as long as the step took.
 const compareStep = 100
 
 func (c *comparer) run(ctx context.Context) {
@@ -56,83 +60,87 @@ func (c *comparer) run(ctx context.Context) {
 			c.log.Warn("creating the streams of decisions and alerts failed, trying again later", "error", err)
 			continue
 		}
-		for p := range held {
-			if err := c.compare(ctx, p); err != nil && ctx.Err() == nil {
-				c.log.Warn("comparing the throttle decisions with those in NATS failed, trying again later",
-					"partition", p, "error", err)
-				break
+		if err := c.compare(ctx, slices.Collect(maps.Keys(held))); err != nil && ctx.Err() == nil {
+			c.log.Warn("comparing the throttle decisions with those in NATS failed, trying again later", "error", err)
+		}
+	}
+}
+
+// compare looks for decisions that differ, in all of these partitions. Then it waits, once, and publishes again those
+// that still differ. It goes on after an error, and returns the first one.
+func (c *comparer) compare(ctx context.Context, parts []int) (failed error) {
+	records, differ := map[string]string{}, map[int][]string{} // field → record, partition → fields
+	for _, p := range c.quarantine.open(ctx, parts) {
+		fields, err := c.counter.Levelled(ctx, p)
+		failed = cmp.Or(failed, err, c.differing(ctx, p, fields, func(list []counters.Decision) error {
+			for _, d := range list {
+				records[d.Field] = d.Record
+				differ[p] = append(differ[p], d.Field)
 			}
-		}
+			return nil
+		}))
 	}
-}
-
-// compare checks the decisions of a partition, and checks those that differ a second time.
-func (c *comparer) compare(ctx context.Context, p int) error {
-	if len(c.quarantine.open(ctx, []int{p})) == 0 {
-		return nil
+	if len(differ) == 0 || !pause.For(ctx, c.again) {
+		return failed
 	}
-	fields, err := c.counter.Levelled(ctx, p)
-	if err != nil {
-		return err
+	restated := int64(0)
+	for p, fields := range differ {
+		failed = cmp.Or(failed, c.differing(ctx, p, fields, func(list []counters.Decision) error {
+			var wrong []string
+			for _, d := range list {
+				if records[d.Field] == d.Record {
+					wrong = append(wrong, d.Field)
+				}
+			}
+			return c.turns.take(p, func(rules *windows.Rules) error {
+				n, err := c.counter.Restate(ctx, p, rules, wrong)
+				c.metrics.restated.Add(float64(n))
+				restated += n
+				return err
+			})
+		}))
 	}
-	first, err := c.differing(ctx, p, fields)
-	if err != nil || len(first) == 0 || !pause.For(ctx, c.again) {
-		return err
-	}
-	fields = fields[:0]
-	for field := range first {
-		fields = append(fields, field)
-	}
-	second, err := c.differing(ctx, p, fields)
-	if err != nil {
-		return err
-	}
-	var wrong []string
-	for field, record := range second {
-		if first[field] == record {
-			wrong = append(wrong, field)
-		}
-	}
-	for step := range slices.Chunk(wrong, compareStep) {
-		err := c.turns.take(p, func(rules *windows.Rules) error {
-			n, err := c.counter.Restate(ctx, p, rules, step)
-			c.metrics.restated.Add(float64(n))
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	if len(wrong) > 0 {
+	if restated > 0 {
 		c.log.Warn("throttle decisions in NATS differ from those published, and are published again; another program "+
-			"may publish there", "partition", p, "decisions", len(wrong))
+			"may publish there", "decisions", restated)
 	}
-	return nil
+	return failed
 }
 
-// differing returns the fields whose decision differs from the one that subscribers find: field → its record.
-func (c *comparer) differing(ctx context.Context, p int, fields []string) (map[string]string, error) {
-	out := map[string]string{}
+// differing calls take for each step, with the decisions that differ from those that subscribers find.
+func (c *comparer) differing(ctx context.Context, p int, fields []string,
+	take func([]counters.Decision) error) error {
 	for step := range slices.Chunk(fields, compareStep) {
 		began := time.Now()
 		list, err := c.counter.Decisions(ctx, p, step)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		for _, d := range list {
-			found, err := c.decisions.LastDecision(ctx, d.Rule, d.Key)
-			if err != nil {
-				return nil, err
+		found := make([]*api.Transition, len(list))
+		var reading errgroup.Group
+		for i, d := range list {
+			reading.Go(func() (err error) {
+				found[i], err = c.decisions.LastDecision(ctx, d.Rule, d.Key)
+				return err
+			})
+		}
+		if err := reading.Wait(); err != nil {
+			return err
+		}
+		var differ []counters.Decision
+		for i, d := range list {
+			if !says(found[i], d) {
+				differ = append(differ, d)
 			}
-			if !says(found, d) {
-				out[d.Field] = d.Record
-			}
+		}
+		if err := take(differ); err != nil {
+			return err
 		}
 		if !pause.For(ctx, time.Since(began)) {
-			return nil, ctx.Err()
+			return ctx.Err()
 		}
 	}
-	return out, nil
+	return nil
 }
 
 // says reports whether subscribers find the decision d.

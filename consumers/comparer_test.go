@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -85,5 +86,50 @@ func TestOverwrittenDecisionsAreRestated(t *testing.T) {
 		}
 		_, err = js.Stream(t.Context(), alerted)
 		testkit.Must(t, err)
+	})
+}
+
+// missing is a stream without decisions. It records which keys the present round has read.
+type missing struct {
+	mu   sync.Mutex
+	read []string
+}
+
+func (m *missing) Ensure(context.Context) error { // a round begins
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.read = nil
+	return nil
+}
+
+func (m *missing) LastDecision(_ context.Context, _, key string) (*api.Transition, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.read = append(m.read, key)
+	return nil, nil
+}
+
+// The comparer waits once before it looks again, not once per partition.
+func TestPartitionsAreComparedTogether(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		w, found := newWorld(t, url), &missing{}
+		w.start(&recorder{}, func(c *consumers.Config) { c.Decisions, c.CompareEvery = found, 120*time.Millisecond })
+		const keys = 40
+		for i := range keys {
+			w.append(api.Event{Key: fmt.Sprint("user:", i), Count: 10})
+		}
+		w.eventually("a round reads each key once before it reads one again", func() (bool, string) {
+			found.mu.Lock()
+			defer found.mu.Unlock()
+			once := map[string]bool{}
+			for _, key := range found.read[:min(keys, len(found.read))] {
+				once[key] = true
+			}
+			return len(once) == keys, fmt.Sprint(found.read)
+		})
+		w.eventually("all are published again", func() (bool, string) {
+			n := w.sample("decisions_restated_total")
+			return n >= keys, fmt.Sprintf("%v are", n)
+		})
 	})
 }

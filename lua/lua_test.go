@@ -172,7 +172,6 @@ func TestScriptsValidateFirst(t *testing.T) {
 			{"check", keys[1:], with([]any{"", two}, 1+8192*(2+4096), 1)},             // a plan that is none
 			{"check", keys[1:], append(append([]any{"", one}, broken...), 1)},         // a limit that is none
 			{"check", keys[1:], with([]any{"soon", one}, 1)},                          // a clock that is none
-			{"refund", keys[1:], with([]any{"", 0})},                                  // nothing to give back
 			{"refund", keys[1:], with([]any{"", -5})},                                 // less than nothing
 			{"reset", keys[1:], []any{"soon"}},                                        // a clock that is none
 			{"sweep", keys[1:], []any{""}},                                            // no rule for the key

@@ -169,13 +169,10 @@ func (d *descriptor) status(s *limitStatus, answer api.ChecksAnswer) {
 			s.DurationUntilReset = durationpb.New(time.Duration(wait) * time.Millisecond)
 		}
 	default:
-		later := int64(0) // what descriptors after it have charged
-		ahead := d.upTo   // what it and those before it would charge
-		switch {
-		case d.total > 0 && d.counted(answer):
+		later := int64(0)       // what descriptors after it have charged
+		ahead := max(1, d.upTo) // what it and those before it would charge; a look is over if one unit would be
+		if d.total > 0 && d.counted(answer) {
 			later, ahead = d.total-d.upTo, 0
-		case d.hits == 0:
-			ahead++ // a look is over if one unit would be
 		}
 		d.place(s, d.ownAnswer(answer), later, ahead)
 	}
@@ -199,8 +196,8 @@ func (d *descriptor) place(s *limitStatus, a api.CheckAnswer, later, ahead int64
 	if rule == nil {
 		return
 	}
-	if len(a.Windows) == 0 && a.Source == api.SourceCache {
-		return // another key is denied and this one was not evaluated: its limit is left out
+	if len(a.Windows) == 0 && (a.Source == api.SourceCache || d.back) {
+		return // the request is denied and this key was not evaluated: its limit is left out
 	}
 	if len(a.Windows) == 0 { // on_error: allow decided
 		s.CurrentLimit = d.wireLimit(rule.Windows[0])

@@ -298,7 +298,7 @@ func TestRateLimitOfFiles(t *testing.T) {
 		"domain: edge\ndescriptors: [{key: path, rate_limit: {unit: hour, requests_per_unit: 1}}]\n"), 0o600))
 	r := startRateLimit(t, map[string]string{"RUNTIME_ROOT": root, "RUNTIME_SUBDIRECTORY": "ratelimit",
 		"MERGE_DOMAIN_CONFIG": "true", "SHADOW_MODE": "true", "LIMIT_RESPONSE_HEADERS_ENABLED": "true",
-		"LIMIT_RESET_HEADER": "x-again", "REDIS_PERSECOND": "true", "LOG_FORMAT": "json"})
+		"LIMIT_RESET_HEADER": "x-again", "REDIS_PERSECOND": "true", "LOG_FORMAT": "json", "USE_PROMETHEUS": "true"})
 	ask := r.client(nil)
 	request := &rlsv3.RateLimitRequest{Domain: "edge", Descriptors: []*commonv3.RateLimitDescriptor{
 		{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "client", Value: "a"}}},
@@ -320,6 +320,9 @@ func TestRateLimitOfFiles(t *testing.T) {
 	if headers["RateLimit-Limit"] != "1" || headers["RateLimit-Remaining"] != "0" || headers["x-again"] == "" ||
 		headers["x-again"] == "0" || len(headers) != 3 {
 		t.Errorf("headers %v", headers)
+	}
+	if _, body := r.get("metrics", "/metrics"); !strings.Contains(body, "ratelimit_service_config_load_success 1\n") {
+		t.Errorf("the first load is not counted:\n%s", body)
 	}
 	r.until("REDIS_PERSECOND is not supported: all limits are counted at REDIS_URL")
 	if list := r.warnings(); len(list) != 1 {

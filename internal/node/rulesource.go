@@ -69,6 +69,9 @@ func (n *node) followRules(ctx context.Context, running *sync.WaitGroup) {
 	reloads.WithLabelValues("ok").Add(0)
 	reloads.WithLabelValues("error").Add(0)
 	before := n.rules.Rules()
+	if n.noLimits() == nil { // the files were loaded at the start
+		n.envoyMetrics.Loaded(nil)
+	}
 	promauto.With(n.registry).NewGaugeFunc(prometheus.GaugeOpts{Name: "streamcounter_rules_refused",
 		Help: "1 while the newest rules or limits are refused, all or some of them."},
 		func() float64 { return isRefused(n.rules) })

@@ -3,7 +3,7 @@
 -- counts must not be removed instead of a unit that has left the window.)
 --
 -- KEYS   1 levels  2 due  3 outbox  4.. the meters of the key
--- ARGV   1 now_ms ('' = the server's clock)  2 units  3 its plan (plan.lua)
+-- ARGV   1 now_ms ('' = the server's clock)  2 units (0: only the state)  3 its plan (plan.lua)
 -- Reply  units given back, at most as many as the longest of the windows that decide holds; now;
 --        per window the state of the key (window_states in state.lua)
 --
@@ -22,7 +22,7 @@ end
 
 function operations.refund()
   -- Validate, and read.
-  local now, n, plan = clock(), number(2, 1), plan_at(3)
+  local now, n, plan = clock(), number(2, 0), plan_at(3)
   prove_types(1)
   local s = look_at(open_key(plan, 4, 1, now))
   local key, text, longest = user_key(KEYS[4]), nil, longest_of(plan)
