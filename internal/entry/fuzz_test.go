@@ -27,9 +27,9 @@ func validKey(key string) bool {
 	return true
 }
 
-// validCount returns the integer in a text, if it is from 1 to 10^9.
+// validCount returns the integer in a text of digits, if it is from 1 to 10^9 and has no leading zero.
 func validCount(text string) (int64, bool) {
-	if strings.Trim(text, "+-0123456789") != "" {
+	if strings.Trim(text, "0123456789") != "" || strings.HasPrefix(text, "0") {
 		return 0, false
 	}
 	n, ok := new(big.Int).SetString(text, 10)
