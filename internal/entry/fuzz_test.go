@@ -65,6 +65,9 @@ func FuzzDecode(f *testing.F) {
 		if text, has := values["count"].(string); has && ok {
 			want, ok = validCount(text)
 		}
+		if id, _ := values["id"].(string); id != "" {
+			ok = ok && len(id) <= 128 && validKey(id)
+		}
 		got, err := entry.Message{ID: "1-1", Values: values}.Decode()
 		if (err == nil) != ok || ok && (got.Key != wantKey || got.Count != want) {
 			t.Fatalf("%q: %+v, error %v; the contract says %v", values, got, err, ok)
