@@ -101,10 +101,11 @@ func ValidateCount(n int64) error {
 	return nil
 }
 
-// ParseCount reads the count of an event or the cost of a check. The error wraps ErrBadCount and shows the text.
+// ParseCount reads the count of an event or the cost of a check: digits without a sign or a leading zero. The error
+// wraps ErrBadCount and shows the text.
 func ParseCount(text string) (int64, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || ValidateCount(n) != nil {
+	if err != nil || ValidateCount(n) != nil || text[0] < '1' {
 		return 0, badCount(Shorten(text))
 	}
 	return n, nil

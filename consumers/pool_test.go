@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -396,4 +397,32 @@ func TestAWorkerLogsAnOutageOnce(t *testing.T) {
 	if n := strings.Count(log.String(), "\n"); n != 2 {
 		t.Errorf("%d lines:\n%s", n, log.String())
 	}
+}
+
+// While Redis is busy, a count of the throttled keys takes long. The next count comes soon all the same.
+func TestThrottledKeysAreCountedAgainSoon(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		w := newWorld(t, url)
+		var busy atomic.Bool
+		busy.Store(true)
+		w.work.AddHook(streamtest.OnCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+			if cmd.Name() == "hscan" && busy.Load() {
+				time.Sleep(300 * time.Millisecond)
+			}
+			return next(ctx, cmd)
+		}))
+		is := func(n float64) func() (bool, string) {
+			return func() (bool, string) { got := w.sample("throttled_keys"); return got == n, fmt.Sprint(got) }
+		}
+		w.append(api.Event{Key: "user:1", Count: 10})
+		w.start(&recorder{}, nil)
+		w.eventually("one key is counted", is(1))
+		busy.Store(false)
+		began := time.Now()
+		testkit.Must(t, w.redis.Del(t.Context(), w.keys.Levels(w.keys.Partition("user:1"))).Err())
+		w.eventually("no key is counted", is(0))
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("counted again after %v, want a moment", took)
+		}
+	})
 }

@@ -27,7 +27,7 @@ func FuzzPlainLine(f *testing.F) {
 		if len(fields) == 2 {
 			var bad error
 			n, bad = strconv.ParseInt(fields[1], 10, 64)
-			ok = bad == nil && n >= 1 && n <= 1_000_000_000
+			ok = bad == nil && n >= 1 && n <= 1_000_000_000 && strconv.FormatInt(n, 10) == fields[1]
 		}
 		ok = ok && api.ValidateKey(fields[0]) == nil
 		if (err == nil) != ok || ok && (e.Key != fields[0] || e.Count != n) {

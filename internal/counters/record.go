@@ -35,11 +35,11 @@ func (s *Redis) RecordRules(ctx context.Context, rules *windows.Rules) error {
 		return fmt.Errorf("reading what rules were in use: %w", err)
 	}
 	before, since, _ := strings.Cut(known, "@")
-	switch before {
-	case print:
+	switch {
+	case before == print:
 		s.setChanged(min(now, atoi(since)), rules)
 		return nil
-	case "": // nothing was ever counted here
+	case known == "" && s.rules.Load() == nil: // nothing was ever counted here
 		now = 0
 	}
 	s.setChanged(now, rules)

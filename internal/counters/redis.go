@@ -327,8 +327,9 @@ func (s *Redis) sweepField(items []lua.SweepItem, p int, rules *windows.Rules, f
 func (s *Redis) Throttled(ctx context.Context) iter.Seq2[api.Throttled, error] {
 	return func(yield func(api.Throttled, error) bool) {
 		for p := range s.keys.Partitions {
-			for t, err := range s.ThrottledIn(ctx, p) {
-				if !yield(t, err) || err != nil {
+			for r, err := range s.levelRecords(ctx, p) {
+				t, ok := parseThrottle(r.field, r.text)
+				if (ok || err != nil) && !yield(t, err) || err != nil {
 					return
 				}
 			}
@@ -336,19 +337,18 @@ func (s *Redis) Throttled(ctx context.Context) iter.Seq2[api.Throttled, error] {
 	}
 }
 
-// ThrottledIn is Throttled for one partition.
-func (s *Redis) ThrottledIn(ctx context.Context, p int) iter.Seq2[api.Throttled, error] {
-	return func(yield func(api.Throttled, error) bool) {
-		for r, err := range s.levelRecords(ctx, p) {
-			if err != nil {
-				yield(api.Throttled{}, err)
-				return
-			}
-			if t, ok := parseThrottle(r.field, r.text); ok && !yield(t, nil) {
-				return
-			}
+// CountThrottled adds the throttled keys of partition p to byRule. It returns how many records it read.
+func (s *Redis) CountThrottled(ctx context.Context, p int, byRule map[string]int64) (read int, err error) {
+	for r, err := range s.levelRecords(ctx, p) {
+		if err != nil {
+			return read, err
+		}
+		read++
+		if t, ok := parseThrottle(r.field, r.text); ok {
+			byRule[t.Rule]++
 		}
 	}
+	return read, nil
 }
 
 // levelRecord is one field of a partition's hash of levels.

@@ -51,3 +51,18 @@ func TestCallsUnderTwoRulesOfOneRun(t *testing.T) {
 		}
 	})
 }
+
+// If Redis has lost everything since the start, keys may have been counted under the rules before the reload.
+func TestAReloadAfterRedisWasEmptied(t *testing.T) {
+	per := func(n int64) *windows.Rules {
+		return rulesOf(t, &windows.Rule{Name: "r", Match: "*", Windows: []windows.Window{{Limit: 1, Per: ms(n)}}})
+	}
+	eachRedis(t, nil, func(t *testing.T, s *store) {
+		testkit.Must(t, s.store.RecordRules(t.Context(), per(1000)))
+		testkit.Must(t, s.redis.Del(t.Context(), s.keys.Meta()).Err())
+		testkit.Must(t, s.store.RecordRules(t.Context(), per(2000)))
+		if rules := s.redis.HGet(t.Context(), s.keys.Meta(), "rules").Val(); strings.HasSuffix(rules, "@0") {
+			t.Errorf("sc:meta has the rules %s, want the time of the reload", rules)
+		}
+	})
+}

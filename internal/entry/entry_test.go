@@ -47,6 +47,9 @@ func TestDecode(t *testing.T) {
 		{"above 64 bits", map[string]any{"key": "a", "count": "99999999999999999999"}, api.Event{}, api.ErrBadCount},
 		{"1.5", map[string]any{"key": "a", "count": "1.5"}, api.Event{}, api.ErrBadCount},
 		{"1e3", map[string]any{"key": "a", "count": "1e3"}, api.Event{}, api.ErrBadCount},
+		{"a sign", map[string]any{"key": "a", "count": "+1"}, api.Event{}, api.ErrBadCount},
+		{"a leading zero", map[string]any{"key": "a", "count": "01"}, api.Event{}, api.ErrBadCount},
+		{"many zeros", map[string]any{"key": "a", "count": "00000000000000000001"}, api.Event{}, api.ErrBadCount},
 		{"space", map[string]any{"key": "a", "count": " 1"}, api.Event{}, api.ErrBadCount},
 	} {
 		t.Run(c.name, func(t *testing.T) {

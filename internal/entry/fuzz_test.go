@@ -27,9 +27,9 @@ func validKey(key string) bool {
 	return true
 }
 
-// validCount returns the integer in a text, if it is from 1 to 10^9.
+// validCount returns the integer in a text of digits, if it is from 1 to 10^9 and has no leading zero.
 func validCount(text string) (int64, bool) {
-	if strings.Trim(text, "+-0123456789") != "" {
+	if strings.Trim(text, "0123456789") != "" || strings.HasPrefix(text, "0") {
 		return 0, false
 	}
 	n, ok := new(big.Int).SetString(text, 10)
@@ -64,6 +64,9 @@ func FuzzDecode(f *testing.F) {
 		want, ok := int64(1), hasKey && validKey(wantKey)
 		if text, has := values["count"].(string); has && ok {
 			want, ok = validCount(text)
+		}
+		if id, _ := values["id"].(string); id != "" {
+			ok = ok && len(id) <= 128 && validKey(id)
 		}
 		got, err := entry.Message{ID: "1-1", Values: values}.Decode()
 		if (err == nil) != ok || ok && (got.Key != wantKey || got.Count != want) {

@@ -229,3 +229,18 @@ func TestMayPend(t *testing.T) {
 		expect(0, 1, 3, 4)
 	})
 }
+
+// Of two fields with one name, the last counts, as docs/producers.md says.
+func TestReadTwoFieldsOfOneName(t *testing.T) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
+		k := newKeys(t, 1)
+		r := newReader(t, c, k, "a")
+		testkit.Must(t, c.XAdd(t.Context(), &redis.XAddArgs{Stream: k.Events(0),
+			Values: []any{"key", "a", "count", 1, "id", "x", "count", 2, "key", "b", "id", "y"}}).Err())
+		batches, err := r.Read(t.Context(), 1, noBlock)
+		testkit.Must(t, err)
+		if e, err := batches[0].Messages[0].Decode(); err != nil || e.Key != "b" || e.Count != 2 || e.ID != "y" {
+			t.Errorf("%+v, error %v; want the last key, count and id", e, err)
+		}
+	})
+}

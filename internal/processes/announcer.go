@@ -3,6 +3,7 @@ package processes
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -38,7 +39,7 @@ type Config struct {
 }
 
 // Announcer announces to other processes which rules this process has. It logs and measures which other processes
-// have other rules.
+// have other rules. It also keeps the number of partitions in Redis, which refuses processes with another number.
 type Announcer struct {
 	config   Config
 	lua      *lua.Server
@@ -48,6 +49,8 @@ type Announcer struct {
 	since   int64  // Redis's time when these were seen first
 	warned  bool   // the log has a warning about these
 	refused bool   // Redis refuses the announcement, and this was logged
+
+	mismatch time.Time // when a mismatch of the prefix was logged last
 }
 
 // NewAnnouncer registers its metric; nothing runs yet.
@@ -91,6 +94,7 @@ func (a *Announcer) failed(err error) {
 func (a *Announcer) announce(ctx context.Context) error {
 	asking, cancel := context.WithTimeout(ctx, a.config.Every)
 	defer cancel()
+	a.checkMeta(asking)
 	own := a.config.Fingerprint()
 	all, now, err := a.lua.Announce(asking, a.config.Keys.Processes(), 0,
 		lua.Process{Name: a.config.Name, Fingerprint: own}, 3*a.config.Every.Milliseconds())
@@ -100,6 +104,17 @@ func (a *Announcer) announce(ctx context.Context) error {
 	a.refused = false
 	a.compare(own, all, now)
 	return a.noteLibrary(asking, now)
+}
+
+// checkMeta records the number of partitions again if Redis has lost it, as an empty Redis has. If there is another
+// number now, it logs this once a minute. It logs no other failure: the announcement fails too.
+func (a *Announcer) checkMeta(ctx context.Context) {
+	err := stream.CheckMeta(ctx, a.config.Redis, a.config.Keys)
+	if errors.Is(err, stream.ErrMismatch) && time.Since(a.mismatch) >= time.Minute {
+		a.mismatch = time.Now()
+		a.config.Log.Error("the prefix is in use otherwise since this process started: keys are counted in two places",
+			"error", err, "fix", "stop the processes that have another number")
+	}
 }
 
 // noteLibrary records which library of Redis Functions this process uses, so that nobody deletes it (doctor --prune).

@@ -243,3 +243,31 @@ func TestARefusalIsToldOnce(t *testing.T) {
 		t.Errorf("%d warnings, expected one", len(said))
 	}
 }
+
+// If Redis lost everything, a running process records the number of partitions again. If another process was faster,
+// with another number, this is logged, but not at each announcement.
+func TestPartitionsAreRecordedAgain(t *testing.T) {
+	each(t, func(t *testing.T, w world) {
+		ctx := t.Context()
+		a := w.start(t, "work a", "aa", time.Hour)
+		for range 2 {
+			eventually(t, "the number of partitions is recorded", func() (bool, string) {
+				has := w.redis.HGetAll(ctx, w.keys.Meta()).Val()
+				return has["partitions"] == "4" && has["version"] == "1", fmt.Sprint(has)
+			})
+			testkit.Must(t, w.redis.Del(ctx, w.keys.Meta(), w.keys.Processes()).Err())
+		}
+		testkit.Must(t, w.redis.HSet(ctx, w.keys.Meta(), "partitions", 8).Err())
+		told := func() int { return strings.Count(a.log.String(), "partitions=8, this process was started with 4") }
+		eventually(t, "the log has both numbers", func() (bool, string) { return told() > 0, a.log.String() })
+		for range 2 {
+			testkit.Must(t, w.redis.Del(ctx, w.keys.Processes()).Err())
+			eventually(t, "it announces itself once more", func() (bool, string) {
+				return w.redis.Exists(ctx, w.keys.Processes()).Val() == 1, ""
+			})
+		}
+		if n, has := told(), w.redis.HGet(ctx, w.keys.Meta(), "partitions").Val(); n != 1 || has != "8" {
+			t.Errorf("logged %d times, want once; Redis has %s partitions, want still 8", n, has)
+		}
+	})
+}
