@@ -7,6 +7,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/windows"
 )
 
 // Checks of one key that come at the same time, some under the rules before a reload and some under the rules
