@@ -127,7 +127,7 @@ func (g *Client) Peek(ctx context.Context, key string) (api.KeyState, error) {
 	if err := api.ValidateKey(key); err != nil {
 		return api.KeyState{}, err
 	}
-	all, err := g.ask(ctx, []api.CheckRequest{{Key: key}}) // no hits: it only looks
+	all, err := g.ask(ctx, []api.CheckRequest{{Key: key, Mode: api.ModeLook}})
 	if errors.Is(err, api.ErrOutcomeUnknown) {
 		err = transport.NotSent(errors.New(err.Error())) // sent or not, it charged nothing
 	}
