@@ -78,7 +78,7 @@ func TestKeysOverTheWire(t *testing.T) {
 		"/V1/check?key=a"} {
 		if status, body := raw(t, server.Listener.Addr().String(),
 			"GET "+path+" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"); status != 404 ||
-			!strings.Contains(body, "about:blank") {
+			!strings.Contains(body, "urn:streamcounter:not-found") {
 			t.Errorf("GET %s: %d %s, want a 404 of ours", path, status, body)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,12 +34,14 @@ func (s *Server) Handler(ready func(context.Context) error) http.Handler {
 func (s *Server) Routes(ready func(context.Context) error) []Route {
 	return append(slices.Concat(HealthRoutes(ready), s.reservationRoutes(), s.leaseRoutes(), s.operatorRoutes(),
 		s.observeRoutes(), s.bouncerRoutes()), []Route{
-		{Method: "POST", Path: checkPath, Scope: access.ScopeCheck, Serve: handler(s.postCheck)},
-		{Method: "GET", Path: checkPath, Scope: access.ScopeCheck, Serve: handler(s.getCheck)},
-		{Method: "POST", Path: "/v1/events", Scope: access.ScopeAppend, Serve: handler(s.postEvents)},
-		{Method: "GET", Path: keysPath, Scope: access.ScopeRead, Serve: handler(s.getKey)},
-		{Method: "DELETE", Path: keysPath, Scope: access.ScopeAdmin, Serve: handler(s.deleteKey)},
-		{Method: "GET", Path: "/v1/throttled", Scope: access.ScopeRead, Serve: handler(s.getThrottled)},
+		{Method: "POST", Path: checkPath, Scope: access.ScopeCheck, Serve: taking(s.postCheck)},
+		{Method: "GET", Path: checkPath, Scope: access.ScopeCheck, Serve: taking(s.getCheck, "key", "cost", "mode",
+			"deny_status", "extractor", "value")},
+		{Method: "POST", Path: "/v1/events", Scope: access.ScopeAppend, Serve: taking(s.postEvents)},
+		{Method: "GET", Path: keysPath, Scope: access.ScopeRead, Serve: taking(s.getKey, "values")},
+		{Method: "DELETE", Path: keysPath, Scope: access.ScopeAdmin, Serve: taking(s.deleteKey)},
+		{Method: "GET", Path: "/v1/throttled", Scope: access.ScopeRead, Serve: taking(s.getThrottled, "limit", "after",
+			"rule", "shadow")},
 		{Method: "GET", Path: "/openapi.json", Scope: access.ScopeRead, Serve: http.HandlerFunc(getOpenAPI)},
 	}...)
 }
@@ -109,11 +110,9 @@ func (s *Server) postCheck(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) error {
-	q, err := checkParameters(r)
-	if err != nil {
-		return err
-	}
+	q := r.URL.Query()
 	req := api.CheckRequest{Key: q.Get("key"), Cost: 1}
+	var err error
 	if req.Values, err = valuesOf(q["value"]); err != nil {
 		return err
 	}
@@ -142,24 +141,6 @@ func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) error {
 			api.ErrBadRequest)
 	}
 	return s.extracted(w, r, q.Get("extractor"), req.Mode, deny)
-}
-
-// checkParameters reads the parameters of GET /v1/check. Each may be given once, and value several times.
-func checkParameters(r *http.Request) (url.Values, error) {
-	q, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", api.ErrBadRequest, err)
-	}
-	for name, values := range q {
-		if len(values) > 1 && name != "value" {
-			return nil, fmt.Errorf("%w: parameter %s is given %d times", api.ErrBadRequest, api.Shorten(name),
-				len(values))
-		}
-		if !slices.Contains([]string{"key", "cost", "mode", "deny_status", "extractor", "value"}, name) {
-			return nil, fmt.Errorf("%w: unknown parameter %s", api.ErrBadRequest, api.Shorten(name))
-		}
-	}
-	return q, nil
 }
 
 // extracted answers GET /v1/check?extractor=NAME.

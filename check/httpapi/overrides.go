@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,10 +20,10 @@ const overridesPath = "/v1/overrides/"
 // operatorRoutes are the routes of the overrides that operators set.
 func (s *Server) operatorRoutes() []Route {
 	return []Route{
-		{Method: "GET", Path: "/v1/overrides", Scope: access.ScopeAdmin, Serve: handler(s.listOverrides)},
-		{Method: "GET", Path: overridesPath, Scope: access.ScopeAdmin, Serve: handler(s.getOverride)},
-		{Method: "PUT", Path: overridesPath, Scope: access.ScopeAdmin, Serve: handler(s.putOverride)},
-		{Method: "DELETE", Path: overridesPath, Scope: access.ScopeAdmin, Serve: handler(s.deleteOverride)},
+		{Method: "GET", Path: "/v1/overrides", Scope: access.ScopeAdmin, Serve: taking(s.listOverrides, "limit", "after")},
+		{Method: "GET", Path: overridesPath, Scope: access.ScopeAdmin, Serve: taking(s.getOverride)},
+		{Method: "PUT", Path: overridesPath, Scope: access.ScopeAdmin, Serve: taking(s.putOverride, "dry_run")},
+		{Method: "DELETE", Path: overridesPath, Scope: access.ScopeAdmin, Serve: taking(s.deleteOverride, "reason")},
 	}
 }
 
@@ -97,9 +96,11 @@ func (s *Server) putOverride(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	dryRun, err := dryRunOf(r.URL.Query())
-	if err != nil {
-		return err
+	dryRun := false // which sets nothing
+	if q := r.URL.Query(); q.Has("dry_run") {
+		if dryRun, err = boolOf(q, "dry_run"); err != nil {
+			return err
+		}
 	}
 	one.SetTarget(key, pattern)
 	one.By = access.Caller(r.Context())
@@ -112,14 +113,6 @@ func (s *Server) putOverride(w http.ResponseWriter, r *http.Request) error {
 		out, err = s.checks.SetOverride(ctx, one, lasts)
 	}
 	return respond(w, out, err)
-}
-
-// dryRunOf reports whether the request is a dry run, which sets nothing.
-func dryRunOf(q url.Values) (bool, error) {
-	if err := onlyParameters(q, "dry_run"); err != nil || !q.Has("dry_run") {
-		return false, err
-	}
-	return boolOf(q, "dry_run")
 }
 
 // boolOf reads a parameter that is true or false.
@@ -150,13 +143,10 @@ func (s *Server) deleteOverride(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	q := r.URL.Query()
-	if err := onlyParameters(q, "reason"); err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
 	defer cancel()
-	had, err := s.checks.ClearOverride(ctx, key, pattern, access.Caller(r.Context()), q.Get("reason"))
+	had, err := s.checks.ClearOverride(ctx, key, pattern, access.Caller(r.Context()),
+		r.URL.Query().Get("reason"))
 	out := clearedAnswer{Cleared: had}
 	out.Key, out.Pattern, out.Network = api.SplitTarget(key, pattern)
 	return respond(w, out, err)
@@ -164,7 +154,7 @@ func (s *Server) deleteOverride(w http.ResponseWriter, r *http.Request) error {
 
 func (s *Server) listOverrides(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	n, err := pageOf(q, 100, 1000, "after")
+	n, err := pageOf(q, 100, 1000)
 	if err != nil {
 		return err
 	}
@@ -199,23 +189,10 @@ func blocked(w http.ResponseWriter, status int, a api.CheckAnswer) api.Problem {
 		Detail: detail})
 }
 
-// onlyParameters refuses a query with parameters that are not in names, or with one of them twice.
-func onlyParameters(q url.Values, names ...string) error {
-	for name, values := range q {
-		if !slices.Contains(names, name) || len(values) != 1 {
-			return fmt.Errorf("%w: parameter %s is given %d times, expected %s, each once at most", api.ErrBadRequest,
-				api.Shorten(name), len(values), strings.Join(names, " and "))
-		}
-	}
-	return nil
-}
-
-// pageOf returns how many entries a page has (limit). Besides limit, the query may have only the parameters in
-// others.
-func pageOf(q url.Values, usual, most int, others ...string) (int, error) {
-	err := onlyParameters(q, append([]string{"limit"}, others...)...)
-	if err != nil || !q.Has("limit") {
-		return usual, err
+// pageOf returns how many entries a page has (limit).
+func pageOf(q url.Values, usual, most int) (int, error) {
+	if !q.Has("limit") {
+		return usual, nil
 	}
 	return numberOf(q, "limit", most)
 }

@@ -17,10 +17,10 @@ const reservationsPath = "/v1/reservations/"
 func (s *Server) reservationRoutes() []Route {
 	return []Route{
 		{Method: "POST", Path: "/v1/reservations", Scope: access.ScopeCheck,
-			Serve: handler(s.postReservation)},
-		{Method: "POST", Path: reservationsPath, Scope: access.ScopeCheck, Serve: handler(s.postSettlement)},
+			Serve: taking(s.postReservation)},
+		{Method: "POST", Path: reservationsPath, Scope: access.ScopeCheck, Serve: taking(s.postSettlement)},
 		{Method: "DELETE", Path: reservationsPath, Scope: access.ScopeCheck,
-			Serve: handler(s.deleteReservation)},
+			Serve: taking(s.deleteReservation)},
 	}
 }
 
@@ -111,8 +111,8 @@ func (s *Server) postSettlement(w http.ResponseWriter, r *http.Request) error {
 			got, err = s.checks.Renew(r.Context(), id, body)
 		}
 	default:
-		return blank(w, http.StatusNotFound, "Not found",
-			fmt.Sprintf("no %s %s, expected .../commit or .../renew", r.Method, api.Shorten(r.URL.Path)))
+		notFound(w, r, ", expected .../commit or .../renew")
+		return nil
 	}
 	return respond(w, got, err)
 }
