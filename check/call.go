@@ -149,6 +149,9 @@ func match(rules *windows.Rules, reqs []api.CheckRequest) ([]Request, error) {
 	for i, r := range reqs {
 		cost := cmp.Or(r.Cost, 1)
 		if err := (api.Event{Key: r.Key, Count: cost, Values: r.Values}).Validate(); err != nil {
+			if len(reqs) > 1 {
+				err = fmt.Errorf("checks[%d]: %w", i, err)
+			}
 			return nil, err
 		}
 		out[i] = Request{Plan: rules.Written(r.Key), Key: r.Key, Cost: cost, Mode: r.Mode, Values: r.Values}
@@ -186,8 +189,12 @@ func newCall(reqs []Request) (*call, error) {
 		a := &c.asks[at]
 		a.Cost += r.Cost
 		if live := a.Plan.Live; live != nil && a.Cost > live.Smallest() && !r.AboveLimit && !a.ChargesDenied() {
-			return nil, fmt.Errorf("%w: cost %d of key %s, the rule %q allows %d at most",
-				api.ErrCostExceedsLimit, a.Cost, api.Shorten(a.Key), live.Name, live.Smallest())
+			of := ""
+			if r.override != nil {
+				of = " with an override"
+			}
+			return nil, fmt.Errorf("%w: cost %d of key %s, the rule %q%s allows %d at most", api.ErrCostExceedsLimit,
+				a.Cost, api.Shorten(a.Key), live.Name, of, live.Smallest())
 		}
 	}
 	return c, nil

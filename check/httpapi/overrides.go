@@ -34,18 +34,18 @@ type overrideBody struct {
 	Rule    string               `json:"rule,omitempty"`
 	Windows []api.OverrideWindow `json:"windows,omitempty"`
 	Only    bool                 `json:"only,omitempty"`
-	Until   string               `json:"until,omitempty"`    // a time by RFC 3339, or a date: its beginning, UTC
-	UntilMs int64                `json:"until_ms,omitempty"` // or the same in ms since 1970
-	For     string               `json:"for,omitempty"`      // or how long from now, as 1h
+	Until   *string              `json:"until,omitempty"`    // a time by RFC 3339, or a date: its beginning, UTC
+	UntilMs *int64               `json:"until_ms,omitempty"` // or the same in ms since 1970
+	For     *string              `json:"for,omitempty"`      // or how long from now, as 1h
 	Reason  string               `json:"reason,omitempty"`
 }
 
 // override returns the override to set, and how long it lasts if the body has For.
 func (b overrideBody) override() (o api.Override, lasts time.Duration, err error) {
 	o = api.Override{Block: b.Block, Exempt: b.Exempt, Rule: b.Rule, Windows: b.Windows, Only: b.Only,
-		UntilMs: b.UntilMs, Reason: b.Reason}
+		Reason: b.Reason}
 	given := 0
-	for _, has := range []bool{b.Until != "", b.UntilMs != 0, b.For != ""} {
+	for _, has := range []bool{b.Until != nil, b.UntilMs != nil, b.For != nil} {
 		if has {
 			given++
 		}
@@ -53,21 +53,23 @@ func (b overrideBody) override() (o api.Override, lasts time.Duration, err error
 	switch {
 	case given > 1:
 		return o, 0, fmt.Errorf(`%w: it has several of "until", "until_ms" and "for", expected one`, api.ErrBadOverride)
-	case b.UntilMs < 0:
-		return o, 0, fmt.Errorf("%w: until_ms: %d, expected milliseconds since 1970", api.ErrBadOverride, b.UntilMs)
-	case b.For != "":
-		if lasts, err = check.ParseSpan(b.For); err != nil || lasts < time.Millisecond {
-			return o, 0, fmt.Errorf("%w: for: %s, expected a span of time such as 90s, 1h or 7d", api.ErrBadOverride,
-				api.Shorten(b.For))
+	case b.UntilMs != nil:
+		if o.UntilMs = *b.UntilMs; o.UntilMs < 1 {
+			return o, 0, fmt.Errorf("%w: until_ms: %d, expected milliseconds since 1970", api.ErrBadOverride, o.UntilMs)
 		}
-	case b.Until != "":
-		at, err := time.Parse(time.RFC3339, b.Until)
+	case b.For != nil:
+		if lasts, err = check.ParseSpan(*b.For); err != nil || lasts < time.Millisecond {
+			return o, 0, fmt.Errorf("%w: for: %s, expected a span of time such as 90s, 1h or 7d", api.ErrBadOverride,
+				api.Shorten(*b.For))
+		}
+	case b.Until != nil:
+		at, err := time.Parse(time.RFC3339, *b.Until)
 		if err != nil {
-			at, err = time.Parse(time.DateOnly, b.Until)
+			at, err = time.Parse(time.DateOnly, *b.Until)
 		}
 		if err != nil || at.UnixMilli() < 1 {
 			return o, 0, fmt.Errorf("%w: until: %s, expected a time such as 2026-12-01T09:00:00Z, or a date",
-				api.ErrBadOverride, api.Shorten(b.Until))
+				api.ErrBadOverride, api.Shorten(*b.Until))
 		}
 		o.UntilMs = at.UnixMilli()
 	}
@@ -174,19 +176,6 @@ func (s *Server) listOverrides(w http.ResponseWriter, r *http.Request) error {
 		}
 		return page, err
 	})
-}
-
-// blocked returns the problem for a key that an operator has blocked.
-func blocked(w http.ResponseWriter, status int, a api.CheckAnswer) api.Problem {
-	detail := api.Shorten(a.Key) + " is blocked by an operator"
-	if a.Reason != "" {
-		detail += ": " + a.Reason
-	}
-	if a.RetryAfterMs > 0 {
-		detail += fmt.Sprintf("; the block ends in %d ms", a.RetryAfterMs)
-	}
-	return withRequestID(w, api.Problem{Type: api.ProblemPrefix + "over-limit", Title: "Blocked", Status: status,
-		Detail: detail})
 }
 
 // pageOf returns how many entries a page has (limit).

@@ -82,13 +82,10 @@ func (s *Server) postReservation(w http.ResponseWriter, r *http.Request) error {
 		return writeJSON(w, http.StatusCreated, got)
 	case req.Checks == nil:
 		a := got.Checks[0]
-		detail := fmt.Sprintf("%s is over the limit of rule %q", api.Shorten(a.Key), a.Rule)
-		return writeJSON(w, http.StatusTooManyRequests,
-			denial{overLimit(w, http.StatusTooManyRequests, detail, a.RetryAfterMs), a})
+		return writeJSON(w, http.StatusTooManyRequests, denial{overLimit(w, http.StatusTooManyRequests, "", a), a})
 	}
-	return writeJSON(w, http.StatusTooManyRequests, denials{
-		overLimit(w, http.StatusTooManyRequests, "at least one key is over its limit, nothing was reserved",
-			got.RetryAfterMs), got.ChecksAnswer})
+	return writeJSON(w, http.StatusTooManyRequests, denials{overLimit(w, http.StatusTooManyRequests,
+		"nothing was reserved: ", got.Checks...), got.ChecksAnswer})
 }
 
 // postSettlement answers POST /v1/reservations/{id}/commit and .../renew.
