@@ -53,15 +53,23 @@ func TestClientAddress(t *testing.T) {
 // A request whose client is not known is refused: it would share the proxy's limit with all others, and without a key
 // it would pass.
 func TestAProxyThatSaysNothingIsRefused(t *testing.T) {
-	mw, err := httpmw.New(httpmw.Config{Key: httpmw.ClientAddress("ip:", proxies...), Checker: validating{}})
-	testkit.Must(t, err)
-	h := mw(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it passed") }))
-	r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
-	r.RemoteAddr = "10.1.1.1:5000"
-	if h.ServeHTTP(w, r); w.Code != http.StatusBadRequest {
-		t.Errorf("%d %s, want 400", w.Code, w.Body)
+	for _, c := range []httpmw.Config{{Checker: validating{}}, {Guard: nobody{}}} {
+		c.Key = httpmw.ClientAddress("ip:", proxies...)
+		mw, err := httpmw.New(c)
+		testkit.Must(t, err)
+		h := mw(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it passed") }))
+		r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+		r.RemoteAddr = "10.1.1.1:5000"
+		if h.ServeHTTP(w, r); w.Code != http.StatusBadRequest {
+			t.Errorf("%+v: %d %s, want 400", c, w.Code, w.Body)
+		}
 	}
 }
+
+// nobody is a guard that throttles nobody.
+type nobody struct{}
+
+func (nobody) Lookup(string) (api.Transition, bool) { return api.Transition{}, false }
 
 // validating is a checker that admits every key that can be counted.
 type validating struct{}
@@ -108,5 +116,22 @@ func TestPathPrefixAndFirst(t *testing.T) {
 	}
 	if _, ok := httpmw.First()(&http.Request{}); ok {
 		t.Error("a key of nothing")
+	}
+}
+
+// A header that is empty counts as missing. One that is given twice is refused: the handler could read the other one.
+func TestHeaderTwiceOrEmpty(t *testing.T) {
+	key := httpmw.First(httpmw.Header("X-Key", "user:"), httpmw.ClientAddress("ip:"))
+	for _, c := range []struct {
+		values []string
+		want   string
+	}{{nil, "ip:192.0.2.1"}, {[]string{""}, "ip:192.0.2.1"}, {[]string{"7"}, "user:7"}, {[]string{"7", "8"}, ""},
+		{[]string{"", "8"}, ""}} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = "192.0.2.1:5000"
+		r.Header["X-Key"] = c.values
+		if got, ok := key(r); got != c.want || !ok {
+			t.Errorf("%q: %q, %t, want %q", c.values, got, ok, c.want)
+		}
 	}
 }
