@@ -188,7 +188,11 @@ func newCall(reqs []Request) (*call, error) {
 		c.index[i] = at
 		a := &c.asks[at]
 		a.Cost += r.Cost
-		if live := a.Plan.Live; live != nil && a.Cost > live.Smallest() && !r.AboveLimit && !a.ChargesDenied() {
+		taken := *a
+		if taken.Mode == api.ModeLook { // it answers what take would
+			taken.Mode = api.ModeTake
+		}
+		if live := a.Plan.Live; live != nil && a.Cost > live.Smallest() && !r.AboveLimit && !taken.ChargesDenied() {
 			of := ""
 			if r.override != nil {
 				of = " with an override"
