@@ -20,7 +20,8 @@ const overridesPath = "/v1/overrides/"
 // operatorRoutes are the routes of the overrides that operators set.
 func (s *Server) operatorRoutes() []Route {
 	return []Route{
-		{Method: "GET", Path: "/v1/overrides", Scope: access.ScopeAdmin, Serve: taking(s.listOverrides, "limit", "after")},
+		{Method: "GET", Path: "/v1/overrides", Scope: access.ScopeAdmin, Serve: taking(s.listOverrides, "limit",
+			"after")},
 		{Method: "GET", Path: overridesPath, Scope: access.ScopeAdmin, Serve: taking(s.getOverride)},
 		{Method: "PUT", Path: overridesPath, Scope: access.ScopeAdmin, Serve: taking(s.putOverride, "dry_run")},
 		{Method: "DELETE", Path: overridesPath, Scope: access.ScopeAdmin, Serve: taking(s.deleteOverride, "reason")},

@@ -50,7 +50,8 @@ func badJSON(err error, body []byte) error {
 		return fmt.Errorf("%w: at byte %d: the JSON ends too early", api.ErrBadRequest, len(body))
 	}
 	if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return fmt.Errorf("%w: at byte %d: unknown field %s", api.ErrBadRequest, bytes.Index(body, []byte(field))+1, field)
+		at := bytes.Index(body, []byte(field)) + 1
+		return fmt.Errorf("%w: at byte %d: unknown field %s", api.ErrBadRequest, at, field)
 	}
 	return fmt.Errorf("%w: %w", api.ErrBadRequest, err)
 }
