@@ -91,8 +91,8 @@ type CheckAnswer struct {
 	// Windows holds one entry per window of the rule, in the rule's order.
 	Windows []WindowState `json:"windows"`
 	// RetryAfterMs is the shortest wait after which the same request is allowed if nothing else is charged in the
-	// meantime: at RetryAfterMs-1 it is still denied. Below 0, no wait helps. After a charge that went over the
-	// limit, it is the wait for one unit.
+	// meantime, and no rule or override changes: at RetryAfterMs-1 it is still denied. Below 0, no wait helps. For a
+	// block it is when that ends. After a charge that went over the limit, it is the wait for one unit.
 	RetryAfterMs int64  `json:"retry_after_ms"`
 	Source       Source `json:"source"`
 	// Charged: the cost counts although Allowed is false, because the check was of ModeCharge or the rule says so

@@ -97,14 +97,14 @@ func IdempotencyKey(ctx context.Context) Idempotency {
 	return i
 }
 
-// Nth returns the context for call i, if one call is made into several. It appends separator and i to the key of ctx,
-// if there is one.
-func Nth(ctx context.Context, separator string, i int) context.Context {
+// Nth returns the context for call i, if one call is made into several. It appends a dot and i to the key of ctx, if
+// there is one.
+func Nth(ctx context.Context, i int) context.Context {
 	key := IdempotencyKey(ctx)
 	if key.Key == "" {
 		return ctx
 	}
-	key.Key += separator + strconv.Itoa(i)
+	key.Key += "." + strconv.Itoa(i)
 	return WithIdempotency(ctx, key)
 }
 

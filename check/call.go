@@ -82,7 +82,8 @@ func (s *Service) CheckEach(ctx context.Context, reqs []api.CheckRequest) []api.
 	rules := s.config.Rules() // the same for all: under two sets of rules a key would need two scripts
 	out := make([]api.Each, len(reqs))
 	var calls []*call
-	var index []int // call → its request
+	var index []int   // call → its request
+	var all []Request // that can be read
 	for i := range reqs {
 		matched, err := match(rules, reqs[i:i+1])
 		if err == nil {
@@ -91,18 +92,22 @@ func (s *Service) CheckEach(ctx context.Context, reqs []api.CheckRequest) []api.
 		if err == nil {
 			var c *call
 			s.apply(rules, matched)
+			all = append(all, matched...)
 			if c, err = newCall(matched); err == nil {
-				c.remember(api.Nth(ctx, " ", i), s.config.Retention) // a caller's key has no space
 				calls, index = append(calls, c), append(index, i)
 			}
 		}
 		out[i].Err = err
 	}
+	memory := s.memoryOf(ctx, all) // another list under the same key is another request
+	for n, c := range calls {
+		c.remember(memory, index[n])
+	}
 	allowed := true
 	for n, d := range s.decideEach(ctx, calls) {
-		all := s.answer(calls[n], d)
-		out[index[n]] = api.Each{CheckAnswer: all.Checks[0], Err: d.err}
-		allowed = allowed && all.Allowed
+		answer := s.answer(calls[n], d)
+		out[index[n]] = api.Each{CheckAnswer: answer.Checks[0], Err: d.err}
+		allowed = allowed && answer.Allowed
 	}
 	var first *call
 	if len(calls) > 0 {
@@ -128,7 +133,7 @@ func (s *Service) decideUnder(ctx context.Context, rules *windows.Rules, reqs []
 		s.observe(ctx, began, nil, false, err)
 		return api.ChecksAnswer{}, err
 	}
-	c.remember(ctx, s.config.Retention)
+	c.remember(s.memoryOf(ctx, reqs), 0)
 	d := s.decide(ctx, c)
 	if d.err == nil && d.Allowed && !d.Replayed {
 		d.err = s.giveBack(ctx, c)
@@ -144,6 +149,9 @@ func match(rules *windows.Rules, reqs []api.CheckRequest) ([]Request, error) {
 	for i, r := range reqs {
 		cost := cmp.Or(r.Cost, 1)
 		if err := (api.Event{Key: r.Key, Count: cost, Values: r.Values}).Validate(); err != nil {
+			if len(reqs) > 1 {
+				err = fmt.Errorf("checks[%d]: %w", i, err)
+			}
 			return nil, err
 		}
 		out[i] = Request{Plan: rules.Written(r.Key), Key: r.Key, Cost: cost, Mode: r.Mode, Values: r.Values}
@@ -180,9 +188,17 @@ func newCall(reqs []Request) (*call, error) {
 		c.index[i] = at
 		a := &c.asks[at]
 		a.Cost += r.Cost
-		if live := a.Plan.Live; live != nil && a.Cost > live.Smallest() && !r.AboveLimit && !a.ChargesDenied() {
-			return nil, fmt.Errorf("%w: cost %d of key %s, the rule %q allows %d at most",
-				api.ErrCostExceedsLimit, a.Cost, api.Shorten(a.Key), live.Name, live.Smallest())
+		taken := *a
+		if taken.Mode == api.ModeLook { // it answers what take would
+			taken.Mode = api.ModeTake
+		}
+		if live := a.Plan.Live; live != nil && a.Cost > live.Smallest() && !r.AboveLimit && !taken.ChargesDenied() {
+			of := ""
+			if r.override != nil {
+				of = " with an override"
+			}
+			return nil, fmt.Errorf("%w: cost %d of key %s, the rule %q%s allows %d at most", api.ErrCostExceedsLimit,
+				a.Cost, api.Shorten(a.Key), live.Name, of, live.Smallest())
 		}
 	}
 	return c, nil

@@ -7,31 +7,44 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
+	"strconv"
 	"strings"
-	"time"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
 )
 
-// remember gives a call the idempotency key of its caller, if there is one. Only charges in Redis are remembered: not
-// a call of which nothing is counted, and not units that are given back.
-func (c *call) remember(ctx context.Context, retention time.Duration) {
+// memoryOf returns what Redis remembers of requests under the idempotency key of their caller; nil if there is none.
+func (s *Service) memoryOf(ctx context.Context, requests []Request) *counters.Memory {
 	key := api.IdempotencyKey(ctx)
-	if key.Key == "" || len(c.asks) == 0 {
-		return
+	if key.Key == "" {
+		return nil
 	}
+	retention := s.config.Retention
 	if key.Retention > 0 && key.Retention < retention {
 		retention = key.Retention
 	}
-	c.asks[0].Memory = &counters.Memory{Key: key.Key, Fingerprint: c.fingerprint(), Retention: retention}
+	return &counters.Memory{Key: key.Key, Fingerprint: fingerprint(requests), Retention: retention}
 }
 
-// fingerprint returns 128 bits of a SHA-256 of what a call asks for. It differs between calls that ask for different
+// remember gives a call the memory of call i of a request. Only charges in Redis are remembered: not a call of which
+// nothing is counted, and not units that are given back.
+func (c *call) remember(m *counters.Memory, i int) {
+	if m == nil || len(c.asks) == 0 {
+		return
+	}
+	own := *m
+	if i > 0 {
+		own.Key += " " + strconv.Itoa(i) // a caller's key has no space
+	}
+	c.asks[0].Memory = &own
+}
+
+// fingerprint returns 128 bits of a SHA-256 of what is asked for. It differs between requests that ask for different
 // things.
-func (c *call) fingerprint() string {
+func fingerprint(requests []Request) string {
 	var text []byte
-	for _, r := range c.requests {
+	for _, r := range requests {
 		text = binary.AppendVarint(binary.AppendUvarint(text, uint64(len(r.Key))), r.Cost)
 		text = append(append(text, r.Key...), r.Mode.Or(api.ModeTake)[0])
 		if len(r.Values) > 0 {

@@ -61,7 +61,7 @@ func TestLocalCountsItsShare(t *testing.T) {
 // A caller that leaves Redis no time, or that goes away, does not open the breaker for the others. Nor does a refusal
 // by Redis.
 func TestHurriedCallersOpenNoBreaker(t *testing.T) {
-	h := newShard(nil, 10*time.Second, true, func(gobreaker.State) {}, nil, nil)
+	h := newShard(nil, 10*time.Second, true, func(gobreaker.State, error) {}, nil, nil)
 	slow := errors.New("i/o timeout")
 	ended, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 	defer cancel()

@@ -27,6 +27,7 @@ type outage struct {
 	begun   bool         // the beginning has been logged
 	failure int          // number of the last failure that followed an answer of Redis
 	since   time.Time
+	why     error                   // of the last failure
 	decided map[windows.OnError]int // policy → checks, one per key
 }
 
@@ -38,10 +39,11 @@ func newOutage(log *slog.Logger, rules func() *windows.Rules) *outage {
 		open: map[int]bool{}, decided: map[windows.OnError]int{}}
 }
 
-// byPolicy counts checks that on_error decided.
-func (o *outage) byPolicy(policy windows.OnError, checks int) {
+// byPolicy counts checks that on_error decided because of an error.
+func (o *outage) byPolicy(policy windows.OnError, checks int, why error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.why = why
 	if len(o.decided) == 0 && len(o.open) == 0 {
 		o.since = time.Now()
 		o.failure++
@@ -73,12 +75,13 @@ func (o *outage) byRedis() {
 	}
 }
 
-// changed records the new state of a shard's breaker.
-func (o *outage) changed(shard int, to gobreaker.State) {
+// changed records the new state of a shard's breaker, and the last failure of the shard.
+func (o *outage) changed(shard int, to gobreaker.State, why error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
 	case to == gobreaker.StateOpen:
+		o.why = why
 		if len(o.decided) == 0 && len(o.open) == 0 {
 			o.since = time.Now()
 		}
@@ -114,8 +117,8 @@ func (o *outage) begin() {
 			live[r.OnError]++
 		}
 	}
-	o.log.Error("Redis does not answer: on_error decides checks until it does. Rules with allow enforce no limit, "+
-		"rules with deny answer 503, rules with local count in this process alone",
+	o.log.Error("Redis decides no checks: on_error does until Redis can. Rules with allow enforce no limit, "+
+		"rules with deny answer 503, rules with local count in this process alone", "error", o.why,
 		"rules_allow", live[windows.OnErrorAllow], "rules_deny", live[windows.OnErrorDeny], "rules_local",
 		live[windows.OnErrorLocal])
 }

@@ -3,6 +3,7 @@ package check
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"log/slog"
 	"strings"
@@ -69,7 +70,7 @@ func TestAnOutageIsToldOnce(t *testing.T) {
 		}
 		began := lines(2*outages + 1)
 		if began["rules_allow"] != 2.0 || began["rules_deny"] != 1.0 || began["rules_local"] != 1.0 ||
-			began["level"] != "ERROR" {
+			began["level"] != "ERROR" || began["error"] == nil {
 			t.Errorf("the beginning: %v", began)
 		}
 		if since, checks := s.Outage(); since.IsZero() || checks[windows.OnErrorDeny] != 5 {
@@ -126,29 +127,29 @@ func TestAnOutageOfFewChecksIsTold(t *testing.T) {
 		}
 		out.Reset()
 	}
-	o.byPolicy(windows.OnErrorAllow, 1) // a slow answer
+	o.byPolicy(windows.OnErrorAllow, 1, errors.New("away")) // a slow answer
 	o.byRedis()
 	later[0]()
 	said()
 
-	o.byPolicy(windows.OnErrorAllow, 1)
+	o.byPolicy(windows.OnErrorAllow, 1, errors.New("away"))
 	later[0]() // of the failure before
 	said()
 	later[1]()
-	said("does not answer")
-	o.byPolicy(windows.OnErrorAllow, 2)
-	o.changed(0, gobreaker.StateOpen) // no second line
-	o.byRedis()                       // of another shard
+	said("on_error does until")
+	o.byPolicy(windows.OnErrorAllow, 2, errors.New("away"))
+	o.changed(0, gobreaker.StateOpen, nil) // no second line
+	o.byRedis()                            // of another shard
 	said()
-	o.changed(0, gobreaker.StateClosed)
+	o.changed(0, gobreaker.StateClosed, nil)
 	said(`"checks_allow":3`)
 	o.byRedis()
 	said()
 
-	o.byPolicy(windows.OnErrorAllow, 1)
+	o.byPolicy(windows.OnErrorAllow, 1, errors.New("away"))
 	later[2]()
 	o.byRedis()
-	said("does not answer", `"checks_allow":1`)
+	said("on_error does until", `"checks_allow":1`)
 	if len(later) != 3 {
 		t.Errorf("%d timers, expected one for each failure that followed an answer", len(later))
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -55,6 +56,7 @@ func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out 
 		return api.ReservationOfAll{}, errOtherReservation
 	}
 	d := decision{Verdict: got.Verdict, source: api.SourceRedis, outcome: "reserve_"}
+	d.Replayed = got.State == reservations.StandsAlready
 	d.unasked = make([]bool, len(got.Items))
 	for i, state := range got.Items {
 		d.unasked[i] = state.Windows == nil
@@ -84,6 +86,9 @@ func (s *Service) reserve(ctx context.Context, id string, ttl time.Duration, fin
 			got, err = s.held.Reserve(within, id, ttl, fingerprint, some)
 			return err
 		})
+		if err != nil && n > 0 {
+			err = fmt.Errorf("%w: %w: %w", ErrPartlyCharged, api.ErrOutcomeUnknown, err)
+		}
 		if err != nil {
 			return all, err
 		}
@@ -192,7 +197,7 @@ func (s *Service) onShard(ctx, within context.Context, shard int, ask func() err
 		return nil
 	case ctx.Err() != nil:
 		return fmt.Errorf("reservation: %w", ctx.Err())
-	case errors.Is(err, api.ErrNotSent):
+	case errors.Is(err, api.ErrNotSent), redisclient.NotSent(err):
 		return fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 	}
 	return fmt.Errorf("%w: %w: it may be sent again: %w", api.ErrUnavailable, api.ErrOutcomeUnknown, err)

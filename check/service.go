@@ -104,7 +104,7 @@ func NewService(c Config) (*Service, error) {
 	s.leases = newLeases(c, s.held, s.ofShard, s.denials)
 	s.answerers = []answerer{s.leases, s.denials}
 	for i := range c.Counter.Shards() {
-		changed := func(to gobreaker.State) { s.outage.changed(i, to) }
+		changed := func(to gobreaker.State, why error) { s.outage.changed(i, to, why) }
 		s.shards = append(s.shards, newShard(c.Counter, c.Timeout, c.NoAnswer == nil, changed, s.denials, c.Tracer))
 	}
 	return s, nil

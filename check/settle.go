@@ -27,14 +27,14 @@ func (s *Service) Commit(ctx context.Context, id string, req api.CommitRequest) 
 		if c.Cost == nil {
 			return api.Settlement{}, fmt.Errorf("%w: checks[%d] has no cost", api.ErrBadRequest, i)
 		}
+		if err := validateFinal(*c.Cost); err != nil {
+			return api.Settlement{}, fmt.Errorf("checks[%d]: %w", i, err)
+		}
 		costs[c.Key] = *c.Cost
 	}
 	if req.Cost != nil {
-		costs[""] = *req.Cost
-	}
-	for key, cost := range costs {
-		if err := api.ValidateCount(cost); err != nil && cost != 0 {
-			return api.Settlement{}, fmt.Errorf("cost of key %s: %w", api.Shorten(key), err)
+		if err := validateFinal(*req.Cost); err != nil {
+			return api.Settlement{}, err
 		}
 	}
 	if len(req.Checks) > 0 {
@@ -52,6 +52,14 @@ func (s *Service) Commit(ctx context.Context, id string, req api.CommitRequest) 
 		return units
 	}
 	return s.settle(ctx, id, reservations.Commit, 0, cost, hash("commit", req))
+}
+
+// validateFinal refuses a cost that a commit cannot charge. It may be 0.
+func validateFinal(cost int64) error {
+	if err := api.ValidateCount(cost); err != nil && cost != 0 {
+		return fmt.Errorf("%w, or 0", err)
+	}
+	return nil
 }
 
 // areKeysOf refuses costs of keys that a reservation does not have, before anything is charged.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/sony/gobreaker/v2"
@@ -21,6 +22,7 @@ type shard struct {
 	// breaker: sony/gobreaker is small, widely used, and keeps no state elsewhere.
 	breaker *gobreaker.CircuitBreaker[[]counters.Verdict]
 	timeout time.Duration
+	failed  atomic.Pointer[error] // the last failure
 	*gatherer
 }
 
@@ -29,18 +31,19 @@ var errHurried = errors.New("too little time was left to ask Redis")
 
 // newShard makes a shard. If breaks is false, its breaker never opens. changed receives each new state of the
 // breaker, and denials the keys that a run denied. tracer may be nil.
-func newShard(counter *counters.Redis, timeout time.Duration, breaks bool, changed func(to gobreaker.State),
-	denials *denials, tracer trace.Tracer) *shard {
-	h := &shard{timeout: timeout, breaker: gobreaker.NewCircuitBreaker[[]counters.Verdict](gobreaker.Settings{
+func newShard(counter *counters.Redis, timeout time.Duration, breaks bool, changed func(to gobreaker.State,
+	why error), denials *denials, tracer trace.Tracer) *shard {
+	h := &shard{timeout: timeout}
+	h.breaker = gobreaker.NewCircuitBreaker[[]counters.Verdict](gobreaker.Settings{
 		Name:    "redis",
 		Timeout: 500 * time.Millisecond, // open for this long, then one check tries
 		ReadyToTrip: func(n gobreaker.Counts) bool {
 			return breaks && n.ConsecutiveFailures >= 5
 		},
-		OnStateChange: func(_ string, _, to gobreaker.State) { changed(to) },
+		OnStateChange: func(_ string, _, to gobreaker.State) { changed(to, *h.failed.Load()) },
 		IsSuccessful:  func(err error) bool { return err == nil || redisclient.IsRefusal(err) },
 		IsExcluded:    func(err error) bool { return errors.Is(err, context.Canceled) || errors.Is(err, errHurried) },
-	})}
+	})
 	h.gatherer = newGatherer(timeout, tracer, func(ctx context.Context, calls [][]counters.Request) ([]counters.Verdict,
 		error) {
 		return h.execute(ctx, func() ([]counters.Verdict, error) {
@@ -63,6 +66,9 @@ func (h *shard) execute(ctx context.Context, ask func() ([]counters.Verdict, err
 		verdicts, err := ask()
 		if err != nil && ctx.Err() != nil && !redisclient.IsRefusal(err) && time.Since(start) < h.timeout/2 {
 			err = fmt.Errorf("%w: %w", errHurried, err)
+		}
+		if err != nil {
+			h.failed.Store(&err)
 		}
 		return verdicts, err
 	})

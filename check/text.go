@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 )
 
 // ErrorText returns the text of err for a caller. It leaves out what Redis or the network reported, with addresses,
@@ -16,6 +17,9 @@ func ErrorText(err error) string {
 	case errors.Is(err, api.ErrOutcomeUnknown):
 		return api.ErrOutcomeUnknown.Error()
 	case errors.Is(err, api.ErrUnavailable):
+		if word := redisclient.Word(err); word != "" {
+			return "Redis refuses it: " + word
+		}
 		return "Redis does not answer"
 	case errors.Is(err, context.DeadlineExceeded):
 		return context.DeadlineExceeded.Error()

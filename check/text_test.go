@@ -9,6 +9,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
 // Callers do not see messages of Redis. They see what is wrong with their request.
@@ -21,6 +22,10 @@ func TestErrorText(t *testing.T) {
 			strings.Contains(text, "10.0.0.7") {
 			t.Errorf("%v: %q", err, text)
 		}
+	}
+	full := fmt.Errorf("%w: %w", api.ErrUnavailable, streamtest.Refusal("OOM command not allowed at 10.0.0.7"))
+	if text := check.ErrorText(full); text != "Redis refuses it: OOM" {
+		t.Errorf("%v: %q", full, text)
 	}
 	if err := fmt.Errorf("%w: it is empty", api.ErrBadKey); check.ErrorText(err) != err.Error() {
 		t.Errorf("%v: %q", err, check.ErrorText(err))

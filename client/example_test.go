@@ -41,10 +41,11 @@ func ExampleClient_Wait() {
 		if !denied { // this test server denies the first check
 			denied = true
 			w.WriteHeader(http.StatusTooManyRequests)
-			fmt.Fprint(w, `{"type":"urn:streamcounter:over-limit","rule":"partner","retry_after_ms":20}`)
+			fmt.Fprint(w, `{"type":"urn:streamcounter:over-limit","key":"partner:maps","source":"redis",`+
+				`"retry_after_ms":20}`)
 			return
 		}
-		fmt.Fprint(w, `{"allowed":true,"rule":"partner"}`)
+		fmt.Fprint(w, `{"allowed":true,"key":"partner:maps","source":"redis"}`)
 	}))
 	defer server.Close()
 	c, err := client.Dial(server.URL, client.Config{MaxWait: time.Minute})
@@ -107,11 +108,13 @@ func oneSlot() http.Handler {
 	mux.HandleFunc("POST /v1/reservations", func(w http.ResponseWriter, _ *http.Request) {
 		if taken.Swap(true) {
 			w.WriteHeader(http.StatusTooManyRequests)
-			fmt.Fprint(w, `{"type":"urn:streamcounter:over-limit","checks":[{"rule":"job","retry_after_ms":30000}]}`)
+			fmt.Fprint(w, `{"type":"urn:streamcounter:over-limit","checks":[`+
+				`{"rule":"job","key":"job:render","source":"redis","retry_after_ms":30000}]}`)
 			return
 		}
 		w.WriteHeader(http.StatusCreated)
-		fmt.Fprint(w, `{"id":"0a-1","ttl_ms":30000,"allowed":true,"checks":[{"rule":"job","allowed":true}]}`)
+		fmt.Fprint(w, `{"id":"0a-1","ttl_ms":30000,"allowed":true,"checks":[`+
+			`{"rule":"job","key":"job:render","source":"redis","allowed":true}]}`)
 	})
 	mux.HandleFunc("POST /v1/reservations/0a-1/commit", func(w http.ResponseWriter, _ *http.Request) {
 		taken.Store(false)

@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -78,6 +79,80 @@ func TestHTTPAnswersThatAreNotOurs(t *testing.T) {
 	}
 }
 
+// A body that is no answer to the request is no decision: the policy decides, as without an answer.
+func TestHTTPBodiesThatAnswerNothing(t *testing.T) {
+	const over = `"type":"urn:streamcounter:over-limit",`
+	for _, c := range []struct {
+		status     int
+		body       string
+		isDecision bool
+	}{
+		{200, `{"allowed":true,"key":"k","source":"redis"}`, true},
+		{429, `{` + over + `"key":"k","source":"redis","retry_after_ms":-1}`, true},
+		{200, `{}`, false}, {200, `null`, false},
+		{200, `{"allowed":true,"source":"redis"}`, false},
+		{200, `{"allowed":true,"key":"other","source":"redis"}`, false},
+		{200, `{"allowed":true,"key":"k"}`, false},
+		{200, `{"allowed":false,"key":"k","source":"redis"}`, false},
+		{429, `{` + over + `"allowed":true,"key":"k","source":"redis"}`, false},
+		{429, `{` + over + `"key":"other","source":"redis"}`, false},
+		{429, `{` + over + `"key":"k","source":"redis","retry_after_ms":-9223372036854775808}`, false},
+		{429, `{` + over + `"key":"k","source":"redis","retry_after_ms":9223372036854775807}`, false},
+	} {
+		h := answering(t, c.status, c.body)
+		a, err := h.Check(t.Context(), api.CheckRequest{Key: "k"})
+		if c.isDecision != (err == nil) || !c.isDecision && (!errors.Is(err, api.ErrNoAnswer) || a.Key != "") {
+			t.Errorf("%d %s: %+v, %v, want a decision: %t", c.status, c.body, a, err, c.isDecision)
+		}
+		if !c.isDecision {
+			allowed, err := newClient(t, h, client.Config{}).Check(t.Context(), api.CheckRequest{Key: "k"})
+			if err != nil || !allowed.Allowed || allowed.Source != api.SourcePolicy {
+				t.Errorf("%d %s: %+v, %v, want the policy's answer", c.status, c.body, allowed, err)
+			}
+		}
+	}
+	req := api.CheckRequest{Key: "k"}
+	for _, c := range []struct {
+		body string
+		ask  func(h *client.HTTP) error
+	}{
+		{`{"allowed":true,"checks":[{"key":"other","source":"redis"}]}`, func(h *client.HTTP) error {
+			_, err := h.CheckAll(t.Context(), []api.CheckRequest{req})
+			return err
+		}},
+		{`{"checks":[{}]}`, func(h *client.HTTP) error {
+			each, err := h.CheckEach(t.Context(), []api.CheckRequest{req})
+			return cmp.Or(err, each[0].Err)
+		}},
+		{`{}`, func(h *client.HTTP) error {
+			_, err := h.Peek(t.Context(), "k")
+			return err
+		}},
+		{`{"id":"a-1","allowed":true,"checks":[{"key":"other","source":"redis"}]}`, func(h *client.HTTP) error {
+			_, err := h.Reserve(t.Context(), api.ReservationRequest{CheckRequest: req})
+			return err
+		}},
+		{`{"id":"a-2","state":"committed"}`, func(h *client.HTTP) error {
+			_, err := h.Commit(t.Context(), "a-1", api.CommitRequest{})
+			return err
+		}},
+	} {
+		if err := c.ask(answering(t, 200, c.body)); !errors.Is(err, api.ErrNoAnswer) {
+			t.Errorf("%s: %v, want no answer", c.body, err)
+		}
+	}
+}
+
+// answering returns a client of a server that has one answer.
+func answering(t *testing.T, status int, body string) *client.HTTP {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body))
+	}))
+	t.Cleanup(s.Close)
+	return overHTTP(t, s.Listener.Addr().String())
+}
+
 func TestHTTPRefusesURLs(t *testing.T) {
 	for _, base := range []string{"", "localhost:8080", "redis://h", "http://", "http://h?x=1",
 		"http://user:sesame@h", "://sesame@h", "http://u:sesame@h:99999999"} {
@@ -93,7 +168,7 @@ func TestTokens(t *testing.T) {
 	var got []string
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got = append(got, r.Header.Get("Authorization"))
-		_, _ = w.Write([]byte(`{"allowed":true,"windows":[]}`))
+		_, _ = w.Write([]byte(`{"allowed":true,"key":"k","source":"redis"}`))
 	}))
 	defer s.Close()
 	roots := x509.NewCertPool()

@@ -86,9 +86,17 @@ func (h *HTTP) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer
 	if err != nil {
 		return api.CheckAnswer{}, err
 	}
-	var a api.CheckAnswer
-	err = h.ask(ctx, http.MethodPost, "/v1/check", req, &a)
-	return a, err
+	var a struct {
+		api.Problem // of a denial
+		api.CheckAnswer
+	}
+	if err = h.ask(ctx, http.MethodPost, "/v1/check", req, &a); err == nil {
+		err = validateAnswers(a.Allowed, a.Type, []api.CheckAnswer{a.CheckAnswer}, []api.CheckRequest{req})
+	}
+	if err != nil {
+		return api.CheckAnswer{}, err
+	}
+	return a.CheckAnswer, nil
 }
 
 // CheckAll implements Checker.
@@ -97,14 +105,17 @@ func (h *HTTP) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Check
 	if err != nil {
 		return api.ChecksAnswer{}, err
 	}
-	var a api.ChecksAnswer
-	if err := h.ask(ctx, http.MethodPost, "/v1/check", api.CheckRequest{Checks: reqs}, &a); err != nil {
-		return a, err
+	var a struct {
+		api.Problem // of a denial
+		api.ChecksAnswer
 	}
-	if len(a.Checks) != len(reqs) {
-		return a, transport.Lost(fmt.Errorf("%d answers to %d checks", len(a.Checks), len(reqs)))
+	if err = h.ask(ctx, http.MethodPost, "/v1/check", api.CheckRequest{Checks: reqs}, &a); err == nil {
+		err = validateAnswers(a.Allowed, a.Type, a.Checks, reqs)
 	}
-	return a, nil
+	if err != nil {
+		return api.ChecksAnswer{}, err
+	}
+	return a.ChecksAnswer, nil
 }
 
 // CheckEach implements Checker.
@@ -125,9 +136,10 @@ func (h *HTTP) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Ea
 		}
 		out := make([]api.Each, len(reqs))
 		for i, c := range a.Checks {
-			out[i].CheckAnswer = c.CheckAnswer
 			if c.Error.Type != "" {
-				out[i] = api.Each{Err: transport.Named(c.Error.Type, c.Error.Detail)}
+				out[i].Err = transport.Named(c.Error.Type, c.Error.Detail)
+			} else if out[i].Err = validateAnswer(c.CheckAnswer, reqs[i].Key); out[i].Err == nil {
+				out[i].CheckAnswer = c.CheckAnswer
 			}
 		}
 		return out, nil
@@ -141,6 +153,9 @@ func (h *HTTP) Peek(ctx context.Context, key string) (api.KeyState, error) {
 		return s, err
 	}
 	err := h.ask(ctx, http.MethodGet, "/v1/keys/"+url.PathEscape(key), nil, &s)
+	if err == nil && s.Key != key {
+		err = transport.NotSent(fmt.Errorf("the answer is about the key %s", api.Shorten(s.Key)))
+	}
 	return s, err
 }
 

@@ -3,7 +3,9 @@ package client
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
+	"time"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/transport"
@@ -29,6 +31,33 @@ func (r *reply) decode(into any) error {
 	}
 	if err := json.Unmarshal(r.body, into); err != nil {
 		return r.lost(fmt.Errorf("status %d with a body that cannot be read: %w", r.status, err))
+	}
+	return nil
+}
+
+// validateAnswers refuses what is no answer to checks that are admitted together: then nobody decided. problem is the
+// type of the problem in the answer, which a denial has, and an admission or a charge has not.
+func validateAnswers(allowed bool, problem string, answers []api.CheckAnswer, reqs []api.CheckRequest) error {
+	if len(answers) != len(reqs) {
+		return transport.Lost(fmt.Errorf("%d answers to %d checks", len(answers), len(reqs)))
+	}
+	if denied := problem != ""; allowed == denied && (denied || reqs[0].Mode != api.ModeCharge) {
+		return transport.Lost(fmt.Errorf("an answer with allowed: %t and type: %q", allowed, problem))
+	}
+	for i, a := range answers {
+		if err := validateAnswer(a, reqs[i].Key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// validateAnswer refuses what is no answer to a check of the key.
+func validateAnswer(a api.CheckAnswer, key string) error {
+	const longest = math.MaxInt64 / int64(time.Millisecond) // in ms, as a time.Duration
+	if a.Key != key || a.Source == "" || a.RetryAfterMs < -1 || a.RetryAfterMs > longest {
+		return transport.Lost(fmt.Errorf("an answer about the key %s, with source: %q and retry_after_ms: %d",
+			api.Shorten(a.Key), a.Source, a.RetryAfterMs))
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -27,6 +26,11 @@ func (h *HTTP) Reserve(ctx context.Context, req api.ReservationRequest) (a api.R
 			"a reservation of %d keys: %d answers, id %q, allowed: %t", len(reqs), len(a.Checks), api.Shorten(a.ID),
 			a.Allowed))
 	}
+	for i, r := range reqs {
+		if err := validateAnswer(a.Checks[i], r.Key); err != nil {
+			return api.ReservationOfAll{}, err
+		}
+	}
 	return a, nil
 }
 
@@ -50,8 +54,8 @@ func (h *HTTP) settle(ctx context.Context, method, id, verb string, body any) (s
 		return s, fmt.Errorf("%w: the id is empty", api.ErrNoReservation)
 	}
 	err = h.ask(ctx, method, "/v1/reservations/"+url.PathEscape(id)+verb, body, &s)
-	if err == nil && s.State == "" {
-		err = transport.Lost(errors.New("an answer without a state"))
+	if err == nil && (s.ID != id || s.State == "") {
+		err = transport.Lost(fmt.Errorf("an answer about the id %s with state: %q", api.Shorten(s.ID), s.State))
 	}
 	return s, err
 }

@@ -25,8 +25,10 @@ func TestEveryTransportGivesTheSameAnswer(t *testing.T) {
 		{Name: "two", Match: "two:*", Windows: []windows.Window{{Limit: 5, Per: 10 * time.Second},
 			{Limit: 12, Per: time.Hour}}},
 		{Name: "watch", Match: "watch:*", Shadow: true, Windows: []windows.Window{{Limit: 4, Per: time.Minute}}},
+		{Name: "job", Match: "job:*", Windows: []windows.Window{{Limit: 4, Per: time.Minute, InFlight: true}}},
 	}
-	keys := []string{"one:1", "one:2", "two:1", "two:2", "watch:1", "nobody:1", "one:\n", "", strings.Repeat("k", 513)}
+	keys := []string{"one:1", "one:2", "two:1", "two:2", "watch:1", "nobody:1", "job:1", "one:\n", "",
+		strings.Repeat("k", 513)}
 	modes := []api.Mode{"", "", "", "", api.ModeTake, api.ModeLook, api.ModeCharge, "no"}
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))

@@ -95,3 +95,23 @@ func TestRedisIsAway(t *testing.T) {
 		})
 	}
 }
+
+// Envoy's service has no place for values. A check that lost them would be counted without them, or be refused for
+// want of what the caller gave.
+func TestValuesAreRefusedOverGRPC(t *testing.T) {
+	w := newWorld(t, streamtest.AnyRedis(t), patience, tenAMinute)
+	c := overGRPC(t, w.serveGRPC(t, true))
+	req := api.CheckRequest{Key: "user:1", Values: map[string]string{"user": "alice"}}
+	_, one := c.Check(t.Context(), req)
+	_, all := c.CheckAll(t.Context(), []api.CheckRequest{{Key: "user:1"}, req})
+	each, err := c.CheckEach(t.Context(), []api.CheckRequest{req})
+	testkit.Must(t, err)
+	for _, err := range []error{one, all, each[0].Err} {
+		if !errors.Is(err, api.ErrBadRequest) {
+			t.Errorf("%v, want a bad request", err)
+		}
+	}
+	if s, err := c.Peek(t.Context(), "user:1"); err != nil || s.Windows[0].Used != 0 {
+		t.Errorf("%+v, %v, want nothing charged", s, err)
+	}
+}

@@ -62,7 +62,7 @@ func (c *Client) wait(ctx context.Context, req api.CheckRequest) error {
 	woken := false
 	for n := 0; ; n++ {
 		// All calls with one key of the context have the same answer, so each check gets its own key.
-		a, err := c.Check(api.Nth(ctx, ".", n), req)
+		a, err := c.Check(api.Nth(ctx, n), req)
 		if err != nil || a.Allowed {
 			return err
 		}

@@ -68,7 +68,9 @@ func TestErrorsOverGRPC(t *testing.T) {
 	server := streamtest.OwnRedis(t)
 	w := newWorldWith(t, check.Config{Timeout: timeout}, streamtest.Connect(t, server.Addr()),
 		&windows.Rule{Name: "allow", Match: "allow:*", OnError: windows.OnErrorAllow, Windows: twoAnHour},
-		&windows.Rule{Name: "deny", Match: "deny:*", OnError: windows.OnErrorDeny, Windows: twoAnHour})
+		&windows.Rule{Name: "deny", Match: "deny:*", OnError: windows.OnErrorDeny, Windows: twoAnHour},
+		&windows.Rule{Name: "slot", Match: "slot:*", Windows: []windows.Window{{Limit: 5, Per: time.Minute,
+			InFlight: true}}})
 	client := w.dial(t, envoy.Config{})
 	detail := metadata.AppendToOutgoingContext(t.Context(), "streamcounter-detail", "1")
 	key := func(k string) *rlsv3.RateLimitRequest {
@@ -102,6 +104,8 @@ func TestErrorsOverGRPC(t *testing.T) {
 	want("a key with a line end", t.Context(), key("deny:\n"), codes.InvalidArgument, "bad-key")
 	want("a cost above the limit, asked by our client", detail, key("deny:1"), codes.FailedPrecondition,
 		"cost-exceeds-limit")
+	want("a key that takes reservations only", t.Context(), key("slot:1"), codes.FailedPrecondition,
+		"needs-reservation")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	want("a caller who has left", ctx, key("allow:1"), codes.Canceled, "")

@@ -65,7 +65,7 @@ func TestKeysThatLookLikePaths(t *testing.T) {
 	}
 	for _, path := range []string{"//v1/check?key=a", "/v1//check?key=a", "/./healthz", "/v1/check/?key=a",
 		"/V1/check?key=a"} {
-		if a := w.do(t, "GET", path, ""); a.status != 404 || a.str("type") != "about:blank" {
+		if a := w.do(t, "GET", path, ""); a.status != 404 || a.str("type") != "urn:streamcounter:not-found" {
 			t.Errorf("GET %s: %d %s, want a 404 of ours", path, a.status, a.text)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,12 +34,14 @@ func (s *Server) Handler(ready func(context.Context) error) http.Handler {
 func (s *Server) Routes(ready func(context.Context) error) []Route {
 	return append(slices.Concat(HealthRoutes(ready), s.reservationRoutes(), s.leaseRoutes(), s.operatorRoutes(),
 		s.observeRoutes(), s.bouncerRoutes()), []Route{
-		{Method: "POST", Path: checkPath, Scope: access.ScopeCheck, Serve: handler(s.postCheck)},
-		{Method: "GET", Path: checkPath, Scope: access.ScopeCheck, Serve: handler(s.getCheck)},
-		{Method: "POST", Path: "/v1/events", Scope: access.ScopeAppend, Serve: handler(s.postEvents)},
-		{Method: "GET", Path: keysPath, Scope: access.ScopeRead, Serve: handler(s.getKey)},
-		{Method: "DELETE", Path: keysPath, Scope: access.ScopeAdmin, Serve: handler(s.deleteKey)},
-		{Method: "GET", Path: "/v1/throttled", Scope: access.ScopeRead, Serve: handler(s.getThrottled)},
+		{Method: "POST", Path: checkPath, Scope: access.ScopeCheck, Serve: taking(s.postCheck)},
+		{Method: "GET", Path: checkPath, Scope: access.ScopeCheck, Serve: taking(s.getCheck, "key", "cost", "mode",
+			"deny_status", "extractor", "value")},
+		{Method: "POST", Path: "/v1/events", Scope: access.ScopeAppend, Serve: taking(s.postEvents)},
+		{Method: "GET", Path: keysPath, Scope: access.ScopeRead, Serve: taking(s.getKey, "values")},
+		{Method: "DELETE", Path: keysPath, Scope: access.ScopeAdmin, Serve: taking(s.deleteKey)},
+		{Method: "GET", Path: "/v1/throttled", Scope: access.ScopeRead, Serve: taking(s.getThrottled, "limit", "after",
+			"rule", "shadow")},
 		{Method: "GET", Path: "/openapi.json", Scope: access.ScopeRead, Serve: http.HandlerFunc(getOpenAPI)},
 	}...)
 }
@@ -100,20 +101,18 @@ func (s *Server) postCheck(w http.ResponseWriter, r *http.Request) error {
 	if answer.Allowed || req.Checks[0].Mode == api.ModeCharge {
 		return writeJSON(w, http.StatusOK, answer)
 	}
-	detail := "at least one key is over its limit, nothing was charged"
+	counted := "nothing was charged: "
 	if slices.ContainsFunc(answer.Checks, func(a api.CheckAnswer) bool { return a.Charged }) {
-		detail = `at least one key is over its limit; only the checks with "charged" count (on_deny: charge)`
+		counted = `only the checks with "charged" count (on_deny: charge): `
 	}
-	return writeJSON(w, http.StatusTooManyRequests, denials{overLimit(w,
-		http.StatusTooManyRequests, detail, answer.RetryAfterMs), answer})
+	return writeJSON(w, http.StatusTooManyRequests, denials{overLimit(w, http.StatusTooManyRequests, counted,
+		answer.Checks...), answer})
 }
 
 func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) error {
-	q, err := checkParameters(r)
-	if err != nil {
-		return err
-	}
+	q := r.URL.Query()
 	req := api.CheckRequest{Key: q.Get("key"), Cost: 1}
+	var err error
 	if req.Values, err = valuesOf(q["value"]); err != nil {
 		return err
 	}
@@ -142,24 +141,6 @@ func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) error {
 			api.ErrBadRequest)
 	}
 	return s.extracted(w, r, q.Get("extractor"), req.Mode, deny)
-}
-
-// checkParameters reads the parameters of GET /v1/check. Each may be given once, and value several times.
-func checkParameters(r *http.Request) (url.Values, error) {
-	q, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", api.ErrBadRequest, err)
-	}
-	for name, values := range q {
-		if len(values) > 1 && name != "value" {
-			return nil, fmt.Errorf("%w: parameter %s is given %d times", api.ErrBadRequest, api.Shorten(name),
-				len(values))
-		}
-		if !slices.Contains([]string{"key", "cost", "mode", "deny_status", "extractor", "value"}, name) {
-			return nil, fmt.Errorf("%w: unknown parameter %s", api.ErrBadRequest, api.Shorten(name))
-		}
-	}
-	return q, nil
 }
 
 // extracted answers GET /v1/check?extractor=NAME.
@@ -217,25 +198,36 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, req api.CheckReques
 	if a.Allowed || req.Mode == api.ModeCharge { // a charge of what has happened is no denial
 		return writeJSON(w, http.StatusOK, a)
 	}
-	if a.Blocked() {
-		return writeJSON(w, denyStatus, denial{blocked(w, denyStatus, a), a})
-	}
-	detail := cmp.Or(a.DenialDetail(a.Key, a.Rule),
-		fmt.Sprintf("%s is over the limit of rule %q", api.Shorten(a.Key), a.Rule))
-	return writeJSON(w, denyStatus,
-		denial{overLimit(w, denyStatus, detail, a.RetryAfterMs), a})
+	return writeJSON(w, denyStatus, denial{overLimit(w, denyStatus, "", a), a})
 }
 
-func overLimit(w http.ResponseWriter, status int, detail string, retryMs int64) api.Problem {
-	again := fmt.Sprintf("it is admitted again in %d ms", retryMs)
-	switch {
-	case retryMs < 0:
-		again = "it can never be admitted: the cost is above the limit"
-	case retryMs == 0: // this process's own count: the note says why
-		again = "no wait is known"
+// overLimit returns the problem of a denial: that of the answer which denies for longest. The detail begins with
+// counted.
+func overLimit(w http.ResponseWriter, status int, counted string, answers ...api.CheckAnswer) api.Problem {
+	a := slices.MaxFunc(answers, func(a, b api.CheckAnswer) int {
+		return cmp.Compare(uint64(a.RetryAfterMs), uint64(b.RetryAfterMs)) // below 0, no wait helps
+	})
+	title := "Over the limit"
+	detail := cmp.Or(a.DenialDetail(a.Key, a.Rule),
+		fmt.Sprintf("%s is over the limit of rule %q", api.Shorten(a.Key), a.Rule))
+	again := fmt.Sprintf("; it is admitted again in %d ms", a.RetryAfterMs)
+	if a.Blocked() {
+		title, detail = "Blocked", api.Shorten(a.Key)+" is blocked by an operator"
+		if a.Reason != "" {
+			detail += ": " + a.Reason
+		}
+		again = fmt.Sprintf("; the block ends in %d ms", a.RetryAfterMs)
 	}
-	return withRequestID(w, api.Problem{Type: api.ProblemPrefix + "over-limit", Title: "Over the limit",
-		Status: status, Detail: detail + "; " + again})
+	switch {
+	case a.RetryAfterMs < 0 && a.Blocked():
+		again = ""
+	case a.RetryAfterMs < 0:
+		again = "; it can never be admitted: the cost is above the limit"
+	case a.RetryAfterMs == 0: // this process's own count: the note says why
+		again = "; no wait is known"
+	}
+	return withRequestID(w, api.Problem{Type: api.ProblemPrefix + "over-limit", Title: title, Status: status,
+		Detail: counted + detail + again})
 }
 
 // checkBody is the JSON form of api.CheckRequest. A missing cost means 1, and a cost of 0 is an error.

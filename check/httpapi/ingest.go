@@ -105,7 +105,7 @@ func decodeEvents(body []byte) (events []api.Event, lines []int, bad []rejected,
 		}
 		var list []json.RawMessage
 		if err := json.Unmarshal(body, &list); err != nil {
-			return nil, nil, nil, 0, badJSON(err, len(body))
+			return nil, nil, nil, 0, badJSON(err, body)
 		}
 		for i, raw := range list {
 			take(i+1, raw)
@@ -138,7 +138,7 @@ func DecodeEvent(raw []byte) (api.Event, error) {
 		return api.Event{}, err
 	}
 	if err := json.Unmarshal(raw, &in); err != nil {
-		return api.Event{}, fmt.Errorf("%w in %s", badJSON(err, len(raw)), api.Shorten(string(raw)))
+		return api.Event{}, fmt.Errorf("%w in %s", badJSON(err, raw), api.Shorten(string(raw)))
 	}
 	if in.Key == nil {
 		return api.Event{}, fmt.Errorf("%w: no \"key\" in %s", api.ErrBadKey, api.Shorten(string(raw)))

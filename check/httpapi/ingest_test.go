@@ -37,7 +37,7 @@ func TestEventsRefusedInPart(t *testing.T) {
 		t.Fatal("the keys of this test share a partition")
 	}
 	a := w.do(t, "POST", "/v1/events", `[{"key":"a"},{"key":"user:42"},{"key":""},{"key":"a","count":2}]`)
-	wantProblem(t, a, 503, "unavailable", "Redis does not answer")
+	wantProblem(t, a, 503, "unavailable", "Redis refuses it: WRONGTYPE")
 	counts, _ := a.body["events"].(map[string]any)
 	if counts["accepted"] != 1.0 || counts["refused"] != 2.0 || counts["unknown"] != nil ||
 		len(counts["rejected"].([]any)) != 1 {

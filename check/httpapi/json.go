@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -61,8 +62,8 @@ func exactValue(dec *json.Decoder, name string, depth int) error {
 	}
 	opened := token == json.Delim('{') || token == json.Delim('[')
 	switch {
-	case token == nil && slices.Contains(ours, name):
-		return bad("%s is null", name)
+	case token == nil && (depth == 0 || slices.Contains(ours, name)):
+		return bad("%s is null", cmp.Or(name, "the value"))
 	case !opened:
 		return nil
 	case depth == maxDepth:

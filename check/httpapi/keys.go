@@ -61,7 +61,7 @@ func (s *Server) deleteKey(w http.ResponseWriter, r *http.Request) error {
 
 func (s *Server) getThrottled(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	n, err := pageOf(q, listed, listedAtMost, "after", "rule", "shadow")
+	n, err := pageOf(q, listed, listedAtMost)
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 func (s *Server) leaseRoutes() []Route {
-	return []Route{{Method: "POST", Path: "/v1/leases", Scope: access.ScopeCheck, Serve: handler(s.postLease)}}
+	return []Route{{Method: "POST", Path: "/v1/leases", Scope: access.ScopeCheck, Serve: taking(s.postLease)}}
 }
 
 func (s *Server) postLease(w http.ResponseWriter, r *http.Request) error {

@@ -18,8 +18,8 @@ const historyPath = "/v1/history/"
 // observeRoutes are the routes that show what happens.
 func (s *Server) observeRoutes() []Route {
 	return []Route{
-		{Method: "GET", Path: historyPath, Scope: access.ScopeRead, Serve: handler(s.getHistory)},
-		{Method: "GET", Path: "/v1/top", Scope: access.ScopeRead, Serve: handler(s.getTop)},
+		{Method: "GET", Path: historyPath, Scope: access.ScopeRead, Serve: taking(s.getHistory, "limit", "before")},
+		{Method: "GET", Path: "/v1/top", Scope: access.ScopeRead, Serve: taking(s.getTop, "limit", "rule")},
 	}
 }
 
@@ -29,7 +29,7 @@ func (s *Server) getHistory(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	q := r.URL.Query()
-	n, err := pageOf(q, 100, 1000, "before")
+	n, err := pageOf(q, 100, 1000)
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ const (
 
 func (s *Server) getTop(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	n, err := pageOf(q, topKeys, topKeysAtMost, "rule")
+	n, err := pageOf(q, topKeys, topKeysAtMost)
 	if err != nil {
 		return err
 	}

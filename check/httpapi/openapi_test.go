@@ -244,7 +244,7 @@ func (d *described) askRoutes(ask asker, open, guarded *httpapi.Router) {
 			"/v1/throttled": "", "/v1/decisions": "", "/v1/decisions/stream": "",
 			"/v1/reservations": `{"key":"user:7"}`, "/v1/reservations/": ""} {
 			if route.Path == path || strings.HasSuffix(path, "/") && strings.HasPrefix(route.Path, path) {
-				if path == "/v1/check" {
+				if path == "/v1/check" && route.Method == "GET" {
 					target += "?key=user:1"
 				}
 				d.ask(open, httptest.NewRequest(route.Method, target, nil).WithContext(canceled), body, 499)

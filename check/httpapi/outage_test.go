@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -138,4 +139,20 @@ func eventsAway(t *testing.T, w *world) (unknown bool) {
 		t.Errorf("%d %s, want an event that is refused or unknown, and said to be", a.status, a.text)
 	}
 	return unknown
+}
+
+// Redis refuses a write as a whole where its memory is full: the answer says so, and nothing is unknown.
+func TestFullMemory(t *testing.T) {
+	own := streamtest.OwnRedis(t)
+	c := streamtest.Connect(t, own.Addr())
+	w := newWorld(t, c, rule("deny", func(r *windows.Rule) { r.OnError = windows.OnErrorDeny },
+		windows.Window{Limit: 5, Per: time.Minute}))
+	w.post(t, `{"key":"deny:1"}`) // the library is there
+	testkit.Must(t, c.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	wantProblem(t, w.do(t, "POST", "/v1/reservations", `{"key":"deny:1"}`), 503, "unavailable", "OOM")
+	wantProblem(t, w.post(t, `{"key":"deny:1"}`), 503, "unavailable", "OOM")
+	testkit.Must(t, c.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	if n := w.used(t, "deny:1"); n != 1 {
+		t.Errorf("used %d, want the first check alone", n)
+	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,10 +20,11 @@ const overridesPath = "/v1/overrides/"
 // operatorRoutes are the routes of the overrides that operators set.
 func (s *Server) operatorRoutes() []Route {
 	return []Route{
-		{Method: "GET", Path: "/v1/overrides", Scope: access.ScopeAdmin, Serve: handler(s.listOverrides)},
-		{Method: "GET", Path: overridesPath, Scope: access.ScopeAdmin, Serve: handler(s.getOverride)},
-		{Method: "PUT", Path: overridesPath, Scope: access.ScopeAdmin, Serve: handler(s.putOverride)},
-		{Method: "DELETE", Path: overridesPath, Scope: access.ScopeAdmin, Serve: handler(s.deleteOverride)},
+		{Method: "GET", Path: "/v1/overrides", Scope: access.ScopeAdmin, Serve: taking(s.listOverrides, "limit",
+			"after")},
+		{Method: "GET", Path: overridesPath, Scope: access.ScopeAdmin, Serve: taking(s.getOverride)},
+		{Method: "PUT", Path: overridesPath, Scope: access.ScopeAdmin, Serve: taking(s.putOverride, "dry_run")},
+		{Method: "DELETE", Path: overridesPath, Scope: access.ScopeAdmin, Serve: taking(s.deleteOverride, "reason")},
 	}
 }
 
@@ -35,18 +35,18 @@ type overrideBody struct {
 	Rule    string               `json:"rule,omitempty"`
 	Windows []api.OverrideWindow `json:"windows,omitempty"`
 	Only    bool                 `json:"only,omitempty"`
-	Until   string               `json:"until,omitempty"`    // a time by RFC 3339, or a date: its beginning, UTC
-	UntilMs int64                `json:"until_ms,omitempty"` // or the same in ms since 1970
-	For     string               `json:"for,omitempty"`      // or how long from now, as 1h
+	Until   *string              `json:"until,omitempty"`    // a time by RFC 3339, or a date: its beginning, UTC
+	UntilMs *int64               `json:"until_ms,omitempty"` // or the same in ms since 1970
+	For     *string              `json:"for,omitempty"`      // or how long from now, as 1h
 	Reason  string               `json:"reason,omitempty"`
 }
 
 // override returns the override to set, and how long it lasts if the body has For.
 func (b overrideBody) override() (o api.Override, lasts time.Duration, err error) {
 	o = api.Override{Block: b.Block, Exempt: b.Exempt, Rule: b.Rule, Windows: b.Windows, Only: b.Only,
-		UntilMs: b.UntilMs, Reason: b.Reason}
+		Reason: b.Reason}
 	given := 0
-	for _, has := range []bool{b.Until != "", b.UntilMs != 0, b.For != ""} {
+	for _, has := range []bool{b.Until != nil, b.UntilMs != nil, b.For != nil} {
 		if has {
 			given++
 		}
@@ -54,21 +54,23 @@ func (b overrideBody) override() (o api.Override, lasts time.Duration, err error
 	switch {
 	case given > 1:
 		return o, 0, fmt.Errorf(`%w: it has several of "until", "until_ms" and "for", expected one`, api.ErrBadOverride)
-	case b.UntilMs < 0:
-		return o, 0, fmt.Errorf("%w: until_ms: %d, expected milliseconds since 1970", api.ErrBadOverride, b.UntilMs)
-	case b.For != "":
-		if lasts, err = check.ParseSpan(b.For); err != nil || lasts < time.Millisecond {
-			return o, 0, fmt.Errorf("%w: for: %s, expected a span of time such as 90s, 1h or 7d", api.ErrBadOverride,
-				api.Shorten(b.For))
+	case b.UntilMs != nil:
+		if o.UntilMs = *b.UntilMs; o.UntilMs < 1 {
+			return o, 0, fmt.Errorf("%w: until_ms: %d, expected milliseconds since 1970", api.ErrBadOverride, o.UntilMs)
 		}
-	case b.Until != "":
-		at, err := time.Parse(time.RFC3339, b.Until)
+	case b.For != nil:
+		if lasts, err = check.ParseSpan(*b.For); err != nil || lasts < time.Millisecond {
+			return o, 0, fmt.Errorf("%w: for: %s, expected a span of time such as 90s, 1h or 7d", api.ErrBadOverride,
+				api.Shorten(*b.For))
+		}
+	case b.Until != nil:
+		at, err := time.Parse(time.RFC3339, *b.Until)
 		if err != nil {
-			at, err = time.Parse(time.DateOnly, b.Until)
+			at, err = time.Parse(time.DateOnly, *b.Until)
 		}
 		if err != nil || at.UnixMilli() < 1 {
 			return o, 0, fmt.Errorf("%w: until: %s, expected a time such as 2026-12-01T09:00:00Z, or a date",
-				api.ErrBadOverride, api.Shorten(b.Until))
+				api.ErrBadOverride, api.Shorten(*b.Until))
 		}
 		o.UntilMs = at.UnixMilli()
 	}
@@ -97,9 +99,11 @@ func (s *Server) putOverride(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	dryRun, err := dryRunOf(r.URL.Query())
-	if err != nil {
-		return err
+	dryRun := false // which sets nothing
+	if q := r.URL.Query(); q.Has("dry_run") {
+		if dryRun, err = boolOf(q, "dry_run"); err != nil {
+			return err
+		}
 	}
 	one.SetTarget(key, pattern)
 	one.By = access.Caller(r.Context())
@@ -112,14 +116,6 @@ func (s *Server) putOverride(w http.ResponseWriter, r *http.Request) error {
 		out, err = s.checks.SetOverride(ctx, one, lasts)
 	}
 	return respond(w, out, err)
-}
-
-// dryRunOf reports whether the request is a dry run, which sets nothing.
-func dryRunOf(q url.Values) (bool, error) {
-	if err := onlyParameters(q, "dry_run"); err != nil || !q.Has("dry_run") {
-		return false, err
-	}
-	return boolOf(q, "dry_run")
 }
 
 // boolOf reads a parameter that is true or false.
@@ -150,13 +146,10 @@ func (s *Server) deleteOverride(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	q := r.URL.Query()
-	if err := onlyParameters(q, "reason"); err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
 	defer cancel()
-	had, err := s.checks.ClearOverride(ctx, key, pattern, access.Caller(r.Context()), q.Get("reason"))
+	had, err := s.checks.ClearOverride(ctx, key, pattern, access.Caller(r.Context()),
+		r.URL.Query().Get("reason"))
 	out := clearedAnswer{Cleared: had}
 	out.Key, out.Pattern, out.Network = api.SplitTarget(key, pattern)
 	return respond(w, out, err)
@@ -164,7 +157,7 @@ func (s *Server) deleteOverride(w http.ResponseWriter, r *http.Request) error {
 
 func (s *Server) listOverrides(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	n, err := pageOf(q, 100, 1000, "after")
+	n, err := pageOf(q, 100, 1000)
 	if err != nil {
 		return err
 	}
@@ -186,36 +179,10 @@ func (s *Server) listOverrides(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// blocked returns the problem for a key that an operator has blocked.
-func blocked(w http.ResponseWriter, status int, a api.CheckAnswer) api.Problem {
-	detail := api.Shorten(a.Key) + " is blocked by an operator"
-	if a.Reason != "" {
-		detail += ": " + a.Reason
-	}
-	if a.RetryAfterMs > 0 {
-		detail += fmt.Sprintf("; the block ends in %d ms", a.RetryAfterMs)
-	}
-	return withRequestID(w, api.Problem{Type: api.ProblemPrefix + "over-limit", Title: "Blocked", Status: status,
-		Detail: detail})
-}
-
-// onlyParameters refuses a query with parameters that are not in names, or with one of them twice.
-func onlyParameters(q url.Values, names ...string) error {
-	for name, values := range q {
-		if !slices.Contains(names, name) || len(values) != 1 {
-			return fmt.Errorf("%w: parameter %s is given %d times, expected %s, each once at most", api.ErrBadRequest,
-				api.Shorten(name), len(values), strings.Join(names, " and "))
-		}
-	}
-	return nil
-}
-
-// pageOf returns how many entries a page has (limit). Besides limit, the query may have only the parameters in
-// others.
-func pageOf(q url.Values, usual, most int, others ...string) (int, error) {
-	err := onlyParameters(q, append([]string{"limit"}, others...)...)
-	if err != nil || !q.Has("limit") {
-		return usual, err
+// pageOf returns how many entries a page has (limit).
+func pageOf(q url.Values, usual, most int) (int, error) {
+	if !q.Has("limit") {
+		return usual, nil
 	}
 	return numberOf(q, "limit", most)
 }

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
+	"slices"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
@@ -42,7 +44,7 @@ var problems = []struct {
 	{api.ErrOutcomeUnknown, "It may or may not have been stored", http.StatusServiceUnavailable},
 	{context.Canceled, "The caller went away", statusClientClosed},
 	{api.ErrBacklog, "Workers are behind", http.StatusServiceUnavailable},
-	{api.ErrUnavailable, "Redis does not answer", http.StatusServiceUnavailable},
+	{api.ErrUnavailable, "Redis cannot do it now", http.StatusServiceUnavailable},
 }
 
 // busyError means that the process has too many listings or bodies under way. A client receives it as
@@ -70,7 +72,7 @@ func problemOf(err error) api.Problem {
 				Status: p.status, Detail: detailOf(err)}
 		}
 	}
-	return api.Problem{Type: "about:blank", Title: http.StatusText(http.StatusInternalServerError),
+	return api.Problem{Type: api.ProblemPrefix + "internal", Title: http.StatusText(http.StatusInternalServerError),
 		Status: http.StatusInternalServerError, Detail: check.ErrorText(err)}
 }
 
@@ -105,10 +107,11 @@ func writeRefusal(w http.ResponseWriter, r *http.Request, err error, denyStatus 
 	return writeJSON(w, denyStatus, identify(w, r, p, err))
 }
 
-// blank answers with a problem that has no type of its own.
-func blank(w http.ResponseWriter, status int, title, detail string) error {
-	return writeJSON(w, status, withRequestID(w, api.Problem{Type: "about:blank", Title: title, Status: status,
-		Detail: detail}))
+// notFound answers a request for a path that is not there.
+func notFound(w http.ResponseWriter, r *http.Request, expected string) {
+	_ = writeJSON(w, http.StatusNotFound, withID(w, r, api.Problem{Type: api.ProblemPrefix + "not-found",
+		Title: "Not found", Status: http.StatusNotFound,
+		Detail: fmt.Sprintf("no %s %s%s", r.Method, api.Shorten(r.URL.Path), expected)}))
 }
 
 // handler answers a request, or returns the error that is answered as a problem.
@@ -117,6 +120,27 @@ type handler func(w http.ResponseWriter, r *http.Request) error
 func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := h(w, r); err != nil {
 		writeProblem(w, r, err)
+	}
+}
+
+// taking returns the handler of a request with these parameters, each given once at most, and value several times. A
+// parameter that it does not know is refused: a mode that is ignored would charge.
+func taking(h handler, names ...string) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		q, err := url.ParseQuery(r.URL.RawQuery)
+		if err != nil {
+			return fmt.Errorf("%w: %w", api.ErrBadRequest, err)
+		}
+		for name, values := range q {
+			if !slices.Contains(names, name) {
+				return fmt.Errorf("%w: unknown parameter %s", api.ErrBadRequest, api.Shorten(name))
+			}
+			if len(values) > 1 && name != "value" {
+				return fmt.Errorf("%w: parameter %s is given %d times", api.ErrBadRequest, api.Shorten(name),
+					len(values))
+			}
+		}
+		return h(w, r)
 	}
 }
 

@@ -27,7 +27,7 @@ func (s *Server) readJSON(w http.ResponseWriter, r *http.Request, into any) erro
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(into); err != nil {
-		return badJSON(err, len(body))
+		return badJSON(err, body)
 	}
 	end := dec.InputOffset()
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
@@ -37,7 +37,7 @@ func (s *Server) readJSON(w http.ResponseWriter, r *http.Request, into any) erro
 }
 
 // badJSON adds the place to an error of the decoder, if the error has one.
-func badJSON(err error, size int) error {
+func badJSON(err error, body []byte) error {
 	var syntax *json.SyntaxError
 	var value *json.UnmarshalTypeError
 	switch {
@@ -47,7 +47,11 @@ func badJSON(err error, size int) error {
 		return fmt.Errorf("%w: at byte %d: %s is %s, expected %s", api.ErrBadRequest, value.Offset,
 			cmp.Or(value.Field, "the value"), withArticle(value.Value), expectedJSON(value.Type.Kind()))
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return fmt.Errorf("%w: at byte %d: the JSON ends too early", api.ErrBadRequest, size)
+		return fmt.Errorf("%w: at byte %d: the JSON ends too early", api.ErrBadRequest, len(body))
+	}
+	if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+		at := bytes.Index(body, []byte(field)) + 1
+		return fmt.Errorf("%w: at byte %d: unknown field %s", api.ErrBadRequest, at, field)
 	}
 	return fmt.Errorf("%w: %w", api.ErrBadRequest, err)
 }

@@ -19,11 +19,12 @@ func TestRequestIDs(t *testing.T) {
 	w := newWorld(t, streamtest.AnyRedis(t),
 		rule("api", nil, windows.Window{Limit: 1, Per: patience}))
 	for _, c := range []struct{ given, target, body string }{
-		{"a-1.b:c/42", "/v1/check", `{"key":"api:1"}`},    // admitted
-		{"a-1.b:c/42", "/v1/check", `{"key":"api:1"}`},    // denied
-		{"a-1.b:c/42", "/v1/check", `{"key":""}`},         // refused
-		{"a-1.b:c/42", "/v1/nothing", ``},                 // not there
-		{"", "/v1/check", `{"key":""}`},                   // none: one is made
+		{"a-1.b:c/42", "/v1/check", `{"key":"api:1"}`}, // admitted
+		{"a-1.b:c/42", "/v1/check", `{"key":"api:1"}`}, // denied
+		{"a-1.b:c/42", "/v1/check", `{"key":""}`},      // refused
+		{"a-1.b:c/42", "/v1/nothing", ``},              // not there
+		{"", "/v1/check", `{"key":""}`},                // none: one is made
+		{"", "/v1/nothing", ``},
 		{strings.Repeat("x", 129), "/v1/check", `{"k":}`}, // and for these
 		{"a\\b", "/v1/check", `{"key":""}`},
 		{"a b", "/v1/check", `{"key":""}`},

@@ -17,10 +17,10 @@ const reservationsPath = "/v1/reservations/"
 func (s *Server) reservationRoutes() []Route {
 	return []Route{
 		{Method: "POST", Path: "/v1/reservations", Scope: access.ScopeCheck,
-			Serve: handler(s.postReservation)},
-		{Method: "POST", Path: reservationsPath, Scope: access.ScopeCheck, Serve: handler(s.postSettlement)},
+			Serve: taking(s.postReservation)},
+		{Method: "POST", Path: reservationsPath, Scope: access.ScopeCheck, Serve: taking(s.postSettlement)},
 		{Method: "DELETE", Path: reservationsPath, Scope: access.ScopeCheck,
-			Serve: handler(s.deleteReservation)},
+			Serve: taking(s.deleteReservation)},
 	}
 }
 
@@ -82,13 +82,10 @@ func (s *Server) postReservation(w http.ResponseWriter, r *http.Request) error {
 		return writeJSON(w, http.StatusCreated, got)
 	case req.Checks == nil:
 		a := got.Checks[0]
-		detail := fmt.Sprintf("%s is over the limit of rule %q", api.Shorten(a.Key), a.Rule)
-		return writeJSON(w, http.StatusTooManyRequests,
-			denial{overLimit(w, http.StatusTooManyRequests, detail, a.RetryAfterMs), a})
+		return writeJSON(w, http.StatusTooManyRequests, denial{overLimit(w, http.StatusTooManyRequests, "", a), a})
 	}
-	return writeJSON(w, http.StatusTooManyRequests, denials{
-		overLimit(w, http.StatusTooManyRequests, "at least one key is over its limit, nothing was reserved",
-			got.RetryAfterMs), got.ChecksAnswer})
+	return writeJSON(w, http.StatusTooManyRequests, denials{overLimit(w, http.StatusTooManyRequests,
+		"nothing was reserved: ", got.Checks...), got.ChecksAnswer})
 }
 
 // postSettlement answers POST /v1/reservations/{id}/commit and .../renew.
@@ -111,8 +108,8 @@ func (s *Server) postSettlement(w http.ResponseWriter, r *http.Request) error {
 			got, err = s.checks.Renew(r.Context(), id, body)
 		}
 	default:
-		return blank(w, http.StatusNotFound, "Not found",
-			fmt.Sprintf("no %s %s, expected .../commit or .../renew", r.Method, api.Shorten(r.URL.Path)))
+		notFound(w, r, ", expected .../commit or .../renew")
+		return nil
 	}
 	return respond(w, got, err)
 }

@@ -93,9 +93,11 @@ func (x *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case len(at) > 0:
 		allow := methodsOf(at)
 		w.Header().Set("Allow", allow)
-		_ = blank(w, http.StatusMethodNotAllowed, "Method not allowed", "no "+r.Method+" here, only "+allow)
+		_ = writeJSON(w, http.StatusMethodNotAllowed, withID(w, r, api.Problem{
+			Type: api.ProblemPrefix + "method-not-allowed", Title: "Method not allowed",
+			Status: http.StatusMethodNotAllowed, Detail: "no " + r.Method + " here, only " + allow}))
 	default:
-		_ = blank(w, http.StatusNotFound, "Not found", fmt.Sprintf("no %s %s", r.Method, api.Shorten(r.URL.Path)))
+		notFound(w, r, "")
 	}
 }
 

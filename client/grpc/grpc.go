@@ -127,7 +127,7 @@ func (g *Client) Peek(ctx context.Context, key string) (api.KeyState, error) {
 	if err := api.ValidateKey(key); err != nil {
 		return api.KeyState{}, err
 	}
-	all, err := g.ask(ctx, []api.CheckRequest{{Key: key}}) // no hits: it only looks
+	all, err := g.ask(ctx, []api.CheckRequest{{Key: key, Mode: api.ModeLook}})
 	if errors.Is(err, api.ErrOutcomeUnknown) {
 		err = transport.NotSent(errors.New(err.Error())) // sent or not, it charged nothing
 	}
@@ -148,6 +148,10 @@ func (g *Client) Peek(ctx context.Context, key string) (api.KeyState, error) {
 func (g *Client) ask(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
 	out := &rls.RateLimitRequest{Domain: rlsDomain, Descriptors: make([]*common.RateLimitDescriptor, len(reqs))}
 	for i, r := range reqs {
+		if len(r.Values) > 0 {
+			return api.ChecksAnswer{}, fmt.Errorf("%w: key %s: gRPC carries no values, HTTP does", api.ErrBadRequest,
+				api.Shorten(r.Key))
+		}
 		out.Descriptors[i] = &common.RateLimitDescriptor{
 			Entries:    []*common.RateLimitDescriptor_Entry{{Key: rlsKey, Value: r.Key}},
 			HitsAddend: wrapperspb.UInt64(uint64(r.Cost)),

@@ -211,6 +211,10 @@ func TestKeys(t *testing.T) {
 			t.Errorf("%q, %t, want %q", got, ok, c.want)
 		}
 	}
+	twice := metadata.NewIncomingContext(t.Context(), metadata.Pairs("x-key", "7", "x-key", "8"))
+	if got, ok := grpcmw.Metadata("x-key", "user:")(twice, "/a/b"); got != "" || !ok {
+		t.Errorf("an entry that is given twice: %q, %t, want the empty key, which is refused", got, ok)
+	}
 }
 
 func TestConfigIsChecked(t *testing.T) {

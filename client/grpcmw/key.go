@@ -14,12 +14,16 @@ import (
 // KeyFunc returns the key of a call, and false if it has none. method has the form /pkg.Service/Method.
 type KeyFunc func(ctx context.Context, method string) (key string, ok bool)
 
-// Metadata makes a key of a prefix and the first value of a metadata entry. An entry that clients can set freely
-// limits nobody: use one that a proxy in front has checked.
+// Metadata makes a key of a prefix and the value of a metadata entry. A call without the entry, or with an empty one,
+// has no key. One with the entry twice is refused with InvalidArgument. An entry that clients can set freely limits
+// nobody: use one that a proxy in front has checked.
 func Metadata(name, prefix string) KeyFunc {
 	return func(ctx context.Context, _ string) (string, bool) {
 		values := metadata.ValueFromIncomingContext(ctx, name)
-		if len(values) == 0 || values[0] == "" {
+		switch {
+		case len(values) > 1:
+			return "", true // the empty key cannot be counted: the call is refused
+		case len(values) == 0 || values[0] == "":
 			return "", false
 		}
 		return prefix + values[0], true

@@ -32,7 +32,7 @@ func limited(url string, handler http.Handler) (http.Handler, error) {
 func Example() {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusTooManyRequests) // this test server denies every check
-		fmt.Fprint(w, `{"type":"urn:streamcounter:over-limit","rule":"api","retry_after_ms":1500}`)
+		fmt.Fprint(w, `{"type":"urn:streamcounter:over-limit","key":"user:42","source":"redis","retry_after_ms":1500}`)
 	}))
 	defer server.Close()
 	handler, err := limited(server.URL, http.NotFoundHandler())

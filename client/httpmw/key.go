@@ -15,11 +15,15 @@ import (
 type KeyFunc func(*http.Request) (key string, ok bool)
 
 // Header makes a key of a prefix and the value of a header, as in Header("X-Api-Key", "key:"). A request without the
-// header has no key. A header that clients can set freely limits nobody: use one that a proxy in front has checked.
+// header, or with an empty one, has no key. One with the header twice is refused with 400, because the handler could
+// read the other value. A header that clients can set freely limits nobody: use one that a proxy in front has checked.
 func Header(name, prefix string) KeyFunc {
 	return func(r *http.Request) (string, bool) {
-		v := r.Header.Get(name)
-		return prefix + v, v != ""
+		values := r.Header.Values(name)
+		if len(values) > 1 {
+			return "", true // the empty key cannot be counted: the request is refused
+		}
+		return prefix + r.Header.Get(name), len(values) == 1 && values[0] != ""
 	}
 }
 

@@ -1,12 +1,15 @@
 package httpmw_test
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"testing"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client/httpmw"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 var proxies = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
@@ -49,6 +52,37 @@ func TestClientAddress(t *testing.T) {
 	}
 }
 
+// A request whose client is not known is refused: it would share the proxy's limit with all others, and without a key
+// it would pass.
+func TestAProxyThatSaysNothingIsRefused(t *testing.T) {
+	for _, c := range []httpmw.Config{{Checker: validating{}}, {Guard: nobody{}}} {
+		c.Key = httpmw.ClientAddress("ip:", proxies...)
+		mw, err := httpmw.New(c)
+		testkit.Must(t, err)
+		h := mw(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it passed") }))
+		r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+		r.RemoteAddr = "10.1.1.1:5000"
+		if h.ServeHTTP(w, r); w.Code != http.StatusBadRequest {
+			t.Errorf("%+v: %d %s, want 400", c, w.Code, w.Body)
+		}
+	}
+}
+
+// nobody is a guard that throttles nobody.
+type nobody struct{}
+
+func (nobody) Lookup(string) (api.Transition, bool) { return api.Transition{}, false }
+
+// validating is a checker that admits every key that can be counted.
+type validating struct{}
+
+func (validating) Check(_ context.Context, req api.CheckRequest) (api.CheckAnswer, error) {
+	if err := api.ValidateKey(req.Key); err != nil {
+		return api.CheckAnswer{}, err
+	}
+	return api.CheckAnswer{Allowed: true, Key: req.Key, Cost: req.Cost}, nil
+}
+
 func TestSkippedAddresses(t *testing.T) {
 	skip := httpmw.Addresses([]netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, proxies...)
 	for remote, want := range map[string]bool{"192.0.2.9:1": true, "198.51.100.1:1": false, "@": false} {
@@ -84,5 +118,22 @@ func TestPathPrefixAndFirst(t *testing.T) {
 	}
 	if _, ok := httpmw.First()(&http.Request{}); ok {
 		t.Error("a key of nothing")
+	}
+}
+
+// A header that is empty counts as missing. One that is given twice is refused: the handler could read the other one.
+func TestHeaderTwiceOrEmpty(t *testing.T) {
+	key := httpmw.First(httpmw.Header("X-Key", "user:"), httpmw.ClientAddress("ip:"))
+	for _, c := range []struct {
+		values []string
+		want   string
+	}{{nil, "ip:192.0.2.1"}, {[]string{""}, "ip:192.0.2.1"}, {[]string{"7"}, "user:7"}, {[]string{"7", "8"}, ""},
+		{[]string{"", "8"}, ""}} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = "192.0.2.1:5000"
+		r.Header["X-Key"] = c.values
+		if got, ok := key(r); got != c.want || !ok {
+			t.Errorf("%q: %q, %t, want %q", c.values, got, ok, c.want)
+		}
 	}
 }

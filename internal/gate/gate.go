@@ -73,8 +73,11 @@ func (g Gate) WithoutKey() Verdict {
 	return Verdict{}
 }
 
-// Ask decides one request. With a cost below 1 only the guard is asked.
+// Ask decides one request. With a cost below 1 only the guard is asked. With an empty key the request is refused.
 func (g Gate) Ask(ctx context.Context, key string, cost int64) Verdict {
+	if key == "" {
+		return Verdict{Outcome: Invalid, Err: api.ValidateKey(key)}
+	}
 	if g.Guard != nil {
 		if d, throttled := g.Guard.Lookup(key); throttled {
 			return Verdict{Outcome: Over, Answer: g.answer(d, cost)}

@@ -42,6 +42,17 @@ func IsWrongType(err error) bool {
 		strings.Contains(text, ": WRONGTYPE Operation against a key ")
 }
 
+// Word returns the word that an answer of Redis which is an error begins with, such as OOM. It is empty if Redis did
+// not answer.
+func Word(err error) string {
+	var answered redis.Error
+	if !errors.As(err, &answered) {
+		return ""
+	}
+	word, _, _ := strings.Cut(answered.Error(), " ")
+	return word
+}
+
 // NotSent reports whether the command has certainly done nothing after this error: Redis
 // answered with it, or no connection could be made.
 func NotSent(err error) bool {

@@ -69,6 +69,7 @@ const (
 	Renew  = lua.Renew
 
 	Reserved      = lua.Reserved
+	StandsAlready = lua.StandsAlready
 	SettledBefore = lua.SettledBefore
 	OtherRequest  = lua.OtherRequest
 

@@ -118,7 +118,7 @@ func InParallel(ctx context.Context, reqs []api.CheckRequest,
 	g.SetLimit(atOnce)
 	for i, r := range reqs {
 		g.Go(func() error {
-			out[i].CheckAnswer, out[i].Err = check(api.Nth(ctx, ".", i), r)
+			out[i].CheckAnswer, out[i].Err = check(api.Nth(ctx, i), r)
 			return nil
 		})
 	}
