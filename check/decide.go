@@ -313,7 +313,7 @@ func (s *Service) resolve(ctx context.Context, asks []counters.Request, v counte
 			policy = windows.OnErrorLocal
 		}
 	}
-	s.outage.byPolicy(policy, len(asks))
+	s.outage.byPolicy(policy, len(asks), err)
 	switch policy {
 	case windows.OnErrorDeny:
 		return decision{Verdict: counters.Verdict{Atomic: true}, source: api.SourcePolicy, outcome: "error_deny",

@@ -27,6 +27,7 @@ type outage struct {
 	begun   bool         // the beginning has been logged
 	failure int          // number of the last failure that followed an answer of Redis
 	since   time.Time
+	why     error                   // of the last check that on_error decided
 	decided map[windows.OnError]int // policy → checks, one per key
 }
 
@@ -38,10 +39,11 @@ func newOutage(log *slog.Logger, rules func() *windows.Rules) *outage {
 		open: map[int]bool{}, decided: map[windows.OnError]int{}}
 }
 
-// byPolicy counts checks that on_error decided.
-func (o *outage) byPolicy(policy windows.OnError, checks int) {
+// byPolicy counts checks that on_error decided, and why.
+func (o *outage) byPolicy(policy windows.OnError, checks int, why error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.why = why
 	if len(o.decided) == 0 && len(o.open) == 0 {
 		o.since = time.Now()
 		o.failure++
@@ -117,7 +119,7 @@ func (o *outage) begin() {
 	o.log.Error("Redis does not answer: on_error decides checks until it does. Rules with allow enforce no limit, "+
 		"rules with deny answer 503, rules with local count in this process alone",
 		"rules_allow", live[windows.OnErrorAllow], "rules_deny", live[windows.OnErrorDeny], "rules_local",
-		live[windows.OnErrorLocal])
+		live[windows.OnErrorLocal], "error", o.why)
 }
 
 func (o *outage) end() {

@@ -3,6 +3,7 @@ package check
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"log/slog"
 	"strings"
@@ -126,17 +127,17 @@ func TestAnOutageOfFewChecksIsTold(t *testing.T) {
 		}
 		out.Reset()
 	}
-	o.byPolicy(windows.OnErrorAllow, 1) // a slow answer
+	o.byPolicy(windows.OnErrorAllow, 1, errors.New("NOPERM")) // a slow answer
 	o.byRedis()
 	later[0]()
 	said()
 
-	o.byPolicy(windows.OnErrorAllow, 1)
+	o.byPolicy(windows.OnErrorAllow, 1, errors.New("NOPERM"))
 	later[0]() // of the failure before
 	said()
 	later[1]()
-	said("does not answer")
-	o.byPolicy(windows.OnErrorAllow, 2)
+	said("NOPERM")
+	o.byPolicy(windows.OnErrorAllow, 2, errors.New("NOPERM"))
 	o.changed(0, gobreaker.StateOpen) // no second line
 	o.byRedis()                       // of another shard
 	said()
@@ -145,7 +146,7 @@ func TestAnOutageOfFewChecksIsTold(t *testing.T) {
 	o.byRedis()
 	said()
 
-	o.byPolicy(windows.OnErrorAllow, 1)
+	o.byPolicy(windows.OnErrorAllow, 1, errors.New("NOPERM"))
 	later[2]()
 	o.byRedis()
 	said("does not answer", `"checks_allow":1`)

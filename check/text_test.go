@@ -9,6 +9,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
 // Callers do not see messages of Redis. They see what is wrong with their request.
@@ -21,6 +22,11 @@ func TestErrorText(t *testing.T) {
 			strings.Contains(text, "10.0.0.7") {
 			t.Errorf("%v: %q", err, text)
 		}
+	}
+	refused := streamtest.Refusal("NOPERM User serve has no permissions to run the 'scan' command")
+	if text, want := check.ErrorText(fmt.Errorf("%w: %w", api.ErrUnavailable, refused)),
+		"Redis refuses the command scan to the user serve"; text != want {
+		t.Errorf("%q, want %q", text, want)
 	}
 	if err := fmt.Errorf("%w: it is empty", api.ErrBadKey); check.ErrorText(err) != err.Error() {
 		t.Errorf("%v: %q", err, check.ErrorText(err))

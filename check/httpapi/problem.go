@@ -42,7 +42,7 @@ var problems = []struct {
 	{api.ErrOutcomeUnknown, "It may or may not have been stored", http.StatusServiceUnavailable},
 	{context.Canceled, "The caller went away", statusClientClosed},
 	{api.ErrBacklog, "Workers are behind", http.StatusServiceUnavailable},
-	{api.ErrUnavailable, "Redis does not answer", http.StatusServiceUnavailable},
+	{api.ErrUnavailable, "Redis cannot be used", http.StatusServiceUnavailable},
 }
 
 // busyError means that the process has too many listings or bodies under way. A client receives it as
