@@ -104,12 +104,15 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 		return err
 	}
 	start := time.Now()
-	readErr := eachLine(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr(), func(n int, line string) error {
-		e, skip, err := parse(line)
-		if skip {
-			return nil
+	readErr := eachLine(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr(), func(n int, line string, err error) error {
+		var e api.Event
+		if err == nil {
+			var skip bool
+			if e, skip, err = parse(line); skip {
+				return nil
+			}
+			warn(n, line)
 		}
-		warn(n, line)
 		if err != nil {
 			sum.Rejected++
 			reportRejected(cmd.ErrOrStderr(), sum.Rejected, fmt.Sprint("line ", n), err)
@@ -213,7 +216,8 @@ func (s *appendSummary) print(messages io.Writer) {
 }
 
 // eachLine calls do for each line with its number, from 1, and shows progress on a terminal.
-func eachLine(ctx context.Context, in io.Reader, messages io.Writer, do func(n int, line string) error) error {
+func eachLine(ctx context.Context, in io.Reader, messages io.Writer,
+	do func(n int, line string, err error) error) error {
 	if bar := progress(in, messages); bar != nil {
 		reader := progressbar.NewReader(in, bar)
 		in = &reader

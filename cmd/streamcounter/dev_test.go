@@ -216,11 +216,13 @@ func TestCommandsAgainstDev(t *testing.T) {
 	d.until("\n    api (user:*): 100 in any hour")
 	d.until(fmt.Sprintf("curl -i 'http://127.0.0.1:%d/v1/check?key=user%%3A42&cost=60'", d.http))
 	redisURL, at := fmt.Sprintf("redis://127.0.0.1:%d", d.redis), fmt.Sprintf("127.0.0.1:%d", d.http)
-	code, out, errs := runProgram(t, "user:1 3\nuser:1\n\nuser:2 abc\nuser:3 4 5\nuser:2 2\n", "append", "--redis",
+	code, out, errs := runProgram(t, "user:1 3\nuser:1\n\nuser:2 abc\nuser:3 4 5\n"+strings.Repeat("x", 2<<20)+
+		"\nuser:2 2\n", "append", "--redis",
 		redisURL, "--json")
 	var sum appendSummary
-	if err := json.Unmarshal([]byte(out), &sum); err != nil || code != 1 || sum.Events != 3 || sum.Rejected != 2 ||
-		!strings.Contains(errs, "line 4: ") || !strings.Contains(errs, "line 5: ") {
+	if err := json.Unmarshal([]byte(out), &sum); err != nil || code != 1 || sum.Events != 3 || sum.Rejected != 3 ||
+		!strings.Contains(errs, "line 4: ") || !strings.Contains(errs, "line 5: ") ||
+		!strings.Contains(errs, "line 6: the line is longer than 1048576 bytes") {
 		t.Fatalf("append: exit code %d\n%s%s", code, out, errs)
 	}
 	streamtest.Eventually(t, 10*time.Second, "the events count", func() (bool, string) {
