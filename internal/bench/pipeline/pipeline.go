@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -212,6 +213,9 @@ func (r *run) clean(ctx context.Context, nc *nats.Conn) error {
 	return errors.Join(err, jsErr)
 }
 
+// endsWithParent ends the worker when this process is killed, where the system can do that.
+var endsWithParent *syscall.SysProcAttr
+
 // worker is the `work` process of a run.
 type worker struct {
 	cmd    *exec.Cmd
@@ -246,7 +250,7 @@ func (r *run) startWorker(ctx context.Context) (*worker, error) {
 		"--partitions", strconv.Itoa(r.Partitions), "--http", "127.0.0.1:0")
 	// The URLs are passed as variables, because everybody can read a command line.
 	w.cmd.Env = append(os.Environ(), "STREAMCOUNTER_REDIS="+r.RedisURL, "STREAMCOUNTER_NATS="+r.NATSURL)
-	w.cmd.Stdout, w.cmd.Stderr = w.output, w.output
+	w.cmd.Stdout, w.cmd.Stderr, w.cmd.SysProcAttr = w.output, w.output, endsWithParent
 	w.cmd.Cancel = func() error { return w.cmd.Process.Signal(os.Interrupt) }
 	w.cmd.WaitDelay = 10 * time.Second
 	if err := w.cmd.Start(); err != nil {
