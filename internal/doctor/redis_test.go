@@ -206,6 +206,9 @@ func TestMissingRights(t *testing.T) {
 	if tried < 60 {
 		t.Errorf("%d rights were tried: is the file read?", tried)
 	}
+	testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "work", "-function|load").Err())
+	testkit.Must(t, lua.NewServer(operator).Load(t.Context()))
+	expect(t, look(t, c), "redis.users", doctor.OK, "work, serve, producer") // its library is loaded
 	testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "work", "resetkeys", "~sc2:*").Err())
 	expect(t, look(t, c), "redis.users", doctor.Problem, "user work may not run", "~sc:*")
 	testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "work", "~sc:*").Err())
