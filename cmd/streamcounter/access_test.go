@@ -320,8 +320,8 @@ func TestSecretsFromFiles(t *testing.T) {
 		t.Errorf("the URL in a file: exit code %d, %s", code, errs)
 	}
 	t.Setenv("STREAMCOUNTER_REDIS", "redis://127.0.0.1:2")
-	if _, _, errs := runProgram(t, "a 1", "append"); !strings.Contains(errs, "127.0.0.1:2") {
-		t.Errorf("the variable itself wins: %s", errs)
+	if code, _, errs := runProgram(t, "a 1", "append"); code != 2 || !strings.Contains(errs, "both set") {
+		t.Errorf("the variable and its file: exit code %d, %s", code, errs)
 	}
 	t.Setenv("STREAMCOUNTER_TOKEN_FILE", "none")
 	if code, _, errs := runProgram(t, "", "check", "user:1", "--http", at); code != 2 ||
