@@ -248,6 +248,13 @@ func TestCommandsAgainstDev(t *testing.T) {
 	if code, out, errs := runProgram(t, "", "keys", "reset", "user:1", "--http", at); code != 0 {
 		t.Errorf("reset: exit code %d\n%s%s", code, out, errs)
 	}
+	for args, want := range map[string]string{"reset user:*": "user:* is no key that has a count",
+		"reset user:2001:db8::/32": "cannot be reset", "block ip:10.0.0.0/33 --yes": "10.0.0.0/33\" is no network"} {
+		if code, _, errs := runProgram(t, "", append(append([]string{"keys"}, strings.Fields(args)...), "--http",
+			at)...); code != 1 || !strings.Contains(errs, want) {
+			t.Errorf("%s: exit code %d, %s", args, code, errs)
+		}
+	}
 	if code, _, errs := runProgram(t, "", "append", "--redis", redisURL, "--partitions", "8"); code != 1 ||
 		!strings.Contains(errs, "16") || !strings.Contains(errs, "8") {
 		t.Errorf("wrong number of partitions: exit code %d\n%s", code, errs)
