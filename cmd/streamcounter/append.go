@@ -163,7 +163,7 @@ func openEventLog(ctx context.Context, c *settings.Config) (log *stream.Log, clo
 		_ = blocking.Close()
 		_ = short.Close()
 	}
-	if err = settings.Blame("partitions", stream.CheckMeta(ctx, short, keys)); err == nil {
+	if err = settings.Blame("prefix", stream.CheckMeta(ctx, short, keys)); err == nil {
 		log, err = stream.NewLog(short, keys, c.Stream.Retention)
 	}
 	if err != nil {

@@ -159,7 +159,7 @@ func TestTakenPortNamesTheFlag(t *testing.T) {
 func TestBadFlags(t *testing.T) {
 	rules := testkit.WriteFile(t, "rules.yml", devRulesText)
 	bad := testkit.WriteFile(t, "bad.yml", strings.Replace(devRulesText, "limit: 100", "limit: -1", 1))
-	closed := fmt.Sprintf("redis://127.0.0.1:%d", testkit.FreePort(t))
+	closed, same := fmt.Sprintf("redis://127.0.0.1:%d", testkit.FreePort(t)), testkit.FreeAddr(t)
 	for _, c := range []struct {
 		args []string
 		want []string // all in the message
@@ -175,6 +175,9 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"serve", "--rules", bad, "--http", "127.0.0.1:0"}, []string{"bad.yml:5:23", "-1"}},
 		{[]string{"serve", "--rules", "/does/not/exist.yml"}, []string{"--rules (STREAMCOUNTER_RULES)",
 			"/does/not/exist.yml"}},
+		{[]string{"serve", "--rules", rules, "--rls-algorithm", "leaky"}, []string{`algorithm "leaky"`}},
+		{[]string{"serve", "--rules", rules, "--redis", closed, "--http", same, "--grpc", same},
+			[]string{"--grpc", same, "expected another address than that of --http"}},
 		{[]string{"append", "--redis", closed}, []string{"--redis", closed}},
 		{[]string{"append", "--redis", "embedded"}, []string{"--redis", "embedded"}},
 		{[]string{"dev", "--retention", "soon", "--redis", "embedded:0"}, []string{"--retention", "soon"}},

@@ -63,11 +63,13 @@ func TestConfigErrors(t *testing.T) {
 		{"--denial-cache -1", "", `is "-1": expected a whole number of at least 0`},
 		{"", "TOKEN_FILE=/dev/null", `STREAMCOUNTER_TOKEN_FILE: the file /dev/null is empty`},
 		{"", "TOKEN=t STREAMCOUNTER_TOKEN_FILE=/none", "STREAMCOUNTER_TOKEN and STREAMCOUNTER_TOKEN_FILE are both set"},
+		{"--rls-near-limit 101", "", `--rls-near-limit (STREAMCOUNTER_RLS_NEAR_LIMIT) is "101": expected at most 100`},
 		{"", "TOKEN_FILE=/none", `STREAMCOUNTER_TOKEN_FILE: open /none: no such file`},
 	} {
 		c := New()
 		cmd := &cobra.Command{Use: "x"}
-		c.Flags(cmd, "redis", "listen", "caller", "stream", "work", "process", "max-backlog", "denial-cache")
+		c.Flags(cmd, "redis", "listen", "caller", "stream", "work", "process", "max-backlog", "denial-cache",
+			"rls-near-limit")
 		err := cmd.Flags().Parse(strings.Fields(x.args))
 		if err == nil {
 			environment := map[string]string{}
