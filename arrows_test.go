@@ -26,7 +26,7 @@ var arrows = map[string][]string{
 	"internal/eventlog":    {"internal/entry", "internal/redisclient", "stream"},
 	"internal/redisclient": {"internal/pause"},
 	"stream":               {"api", "internal/entry", "internal/pause", "internal/redisclient"},
-	"internal/document":    {},
+	"internal/document":    {"internal/english"},
 	"internal/glob":        {"api"},
 	"internal/overrides":   {"api", "internal/eventlog", "internal/glob", "internal/pause", "lua", "stream"},
 	"windows": {"api", "internal/document", "internal/english", "internal/glob", "internal/inprocess",
