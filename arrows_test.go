@@ -82,7 +82,7 @@ var arrows = map[string][]string{
 		"internal/redact", "stream"},
 	"internal/bench/target": {"internal/measure", "internal/redact"},
 	"internal/processes":    {"internal/pause", "internal/redisclient", "lua", "stream"},
-	"internal/doctor":       {"alerts", "deploy", "internal/eventlog", "internal/processes", "lua", "stream"},
+	"internal/doctor":       {"alerts", "deploy", "internal/entry", "internal/eventlog", "internal/processes", "lua", "stream"},
 	"internal/logging":      {},
 	"internal/settings": {"check/envoy", "check/envoy/config", "consumers", "internal/english", "internal/logging",
 		"internal/redact", "internal/reload", "internal/xds", "stream"},

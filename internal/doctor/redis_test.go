@@ -163,6 +163,9 @@ func TestState(t *testing.T) {
 		findings = look(t, c)
 		expect(t, findings, "state.dead", doctor.Warning, "1 dead", "sc:{9}:dead")
 		expect(t, findings, "state.unread", x.waiting, "3 partitions", "partition 5")
+		id = "9999999999999-0"
+		add(k.Events(7))
+		expect(t, look(t, c), "state.future", doctor.Problem, "sc:{7}:events")
 	}
 }
 
