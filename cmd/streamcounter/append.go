@@ -88,8 +88,7 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 		return err
 	}
 	defer closeLog()
-	var sum appendSummary
-	var failure error
+	sum, failure := appendSummary{}, error(nil)
 	warn := warnings(format, cmd.ErrOrStderr())
 	producer, err := stream.NewProducer(log, stream.ProducerConfig{OnFlush: func(out stream.Outcome) {
 		sum.Events += out.Appended
