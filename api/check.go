@@ -240,7 +240,8 @@ type Throttled struct {
 	Rule     string `json:"rule"`
 	Limit    int64  `json:"limit"`
 	WindowMs int64  `json:"window_ms"`
-	SinceMs  int64  `json:"since_ms"`
+	Periodic
+	SinceMs int64 `json:"since_ms"`
 	// UntilMs is when the key falls below its limit if there is no more traffic, or when a block ends; 0: a block
 	// without an end.
 	UntilMs int64 `json:"until_ms"`

@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"net/netip"
+	"regexp"
 	"strings"
 )
 
@@ -42,9 +43,13 @@ func looksLikeAddress(text string) bool {
 		(text[0] == ':' || strings.IndexByte("0123456789abcdefABCDEF", text[0]) >= 0)
 }
 
+// nearlyNetwork matches text that is meant as a network; most are in fact none: 10.0.0.0/33, 203.0.113/24, 10.0.0.0/08.
+var nearlyNetwork = regexp.MustCompile(`^(\d+(\.\d+){2,4}|[[:xdigit:]:]*::[[:xdigit:]:.]*|` +
+	`[[:xdigit:]]+(:[[:xdigit:]]+){7})/[\d.]*$`)
+
 // ParseNetwork reads a network of addresses with a prefix; ok is false if the text is not a network. The prefix ends
 // after the first character that is not a letter, a digit or a dot and is followed by a network. The error wraps
-// ErrBadKey if the text has addresses but the network is ambiguous.
+// ErrBadKey if the text has addresses but the network is ambiguous, or is a mistyped network.
 func ParseNetwork(text string) (n Network, ok bool, err error) {
 	plain, wild, slash, err := unescape(text)
 	if err != nil || wild || !slash {
@@ -55,6 +60,10 @@ func ParseNetwork(text string) (n Network, ok bool, err error) {
 			continue
 		}
 		p, err := netip.ParsePrefix(plain[i:])
+		if err != nil && nearlyNetwork.MatchString(plain[i:]) && (i == 0 || plain[i-1] != '/') {
+			return n, true, fmt.Errorf(`%w: %s is no network, expected one like ip:203.0.113.0/24; \/ is a / of a key`,
+				ErrBadKey, Shorten(text))
+		}
 		if err != nil {
 			continue
 		}

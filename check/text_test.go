@@ -27,6 +27,11 @@ func TestErrorText(t *testing.T) {
 	if text := check.ErrorText(full); text != "Redis refuses it: OOM" {
 		t.Errorf("%v: %q", full, text)
 	}
+	refused := streamtest.Refusal("NOPERM User serve has no permissions to run the 'scan' command")
+	if text, want := check.ErrorText(fmt.Errorf("%w: %w", api.ErrUnavailable, refused)),
+		"Redis refuses the command scan to the user serve"; text != want {
+		t.Errorf("%q, want %q", text, want)
+	}
 	if err := fmt.Errorf("%w: it is empty", api.ErrBadKey); check.ErrorText(err) != err.Error() {
 		t.Errorf("%v: %q", err, check.ErrorText(err))
 	}

@@ -84,8 +84,8 @@ func parseTokens(name string, data []byte) (*table, error) {
 		}
 		for j, s := range e.scopes {
 			if !slices.Contains(Scopes, Scope(s)) {
-				return nil, d.ErrorAt(fmt.Sprintf("%s.scopes[%d]", at, j), "an unknown scope: want some of %s",
-					oneOf(Scopes))
+				return nil, d.ErrorAt(fmt.Sprintf("%s.scopes[%d]", at, j), "an unknown scope%s: want some of %s",
+					d.Quoted(s, strings.Split(oneOf(Scopes), ", ")...), oneOf(Scopes))
 			}
 			g.scopes = append(g.scopes, Scope(s))
 		}

@@ -60,8 +60,8 @@ func (b overrideBody) override() (o api.Override, lasts time.Duration, err error
 		}
 	case b.For != nil:
 		if lasts, err = check.ParseSpan(*b.For); err != nil || lasts < time.Millisecond {
-			return o, 0, fmt.Errorf("%w: for: %s, expected a span of time such as 90s, 1h or 7d", api.ErrBadOverride,
-				api.Shorten(*b.For))
+			return o, 0, fmt.Errorf("%w: for: %s, expected a span of time such as 90s, 1h or 7d, up to 100 years",
+				api.ErrBadOverride, api.Shorten(*b.For))
 		}
 	case b.Until != nil:
 		at, err := time.Parse(time.RFC3339, *b.Until)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
@@ -72,7 +73,7 @@ func identify(w http.ResponseWriter, r *http.Request, p api.Problem, err error) 
 		return p
 	}
 	level := slog.LevelDebug
-	if p.Status == http.StatusInternalServerError {
+	if p.Status == http.StatusInternalServerError || redis.HasErrorPrefix(err, "NOPERM") {
 		level = slog.LevelError
 	}
 	if log.Enabled(r.Context(), level) {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
@@ -67,5 +69,30 @@ func TestRequestIDsInTheLog(t *testing.T) {
 	level.Set(slog.LevelDebug)
 	if got := ask(); !strings.Contains(got, "request_id=a-1") || !strings.Contains(got, "status=503") {
 		t.Errorf("logged: %q", got)
+	}
+}
+
+// A right that the process's user of Redis lacks is in the answer and in the log, with the command.
+func TestARightThatIsMissing(t *testing.T) {
+	c := streamtest.Connect(t, streamtest.Redis(t))
+	c.AddHook(streamtest.OnCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		if cmd.Name() == "scan" {
+			cmd.SetErr(streamtest.Refusal("NOPERM User serve has no permissions to run the 'scan' command"))
+			return cmd.Err()
+		}
+		return next(ctx, cmd)
+	}))
+	w := newWorld(t, c, rule("api", nil, windows.Window{Limit: 1, Per: patience}))
+	var text bytes.Buffer
+	r := httptest.NewRequestWithContext(httpapi.WithLog(t.Context(), slog.New(slog.NewTextHandler(&text, nil))),
+		"PUT", "/v1/overrides/user:*?dry_run=true", strings.NewReader(`{"block":true}`))
+	answer := httptest.NewRecorder()
+	w.handler.ServeHTTP(answer, r)
+	if got := answer.Body.String(); answer.Code != 503 ||
+		!strings.Contains(got, "Redis refuses the command scan to the user serve") {
+		t.Errorf("answer: %d %s", answer.Code, got)
+	}
+	if got := text.String(); !strings.Contains(got, "level=ERROR") || !strings.Contains(got, "'scan' command") {
+		t.Errorf("logged: %s", got)
 	}
 }

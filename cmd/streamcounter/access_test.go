@@ -240,6 +240,6 @@ func TestSecretsFromFiles(t *testing.T) {
 	if text := expect(t, "append", 1, "127.0.0.1:1"); strings.Contains(text, "SECRET") {
 		t.Error(text)
 	}
-	t.Setenv("STREAMCOUNTER_REDIS", "redis://127.0.0.1:2") // the variable itself wins
-	expect(t, "append", 1, "127.0.0.1:2")
+	t.Setenv("STREAMCOUNTER_REDIS", "redis://127.0.0.1:2")
+	expect(t, "append", 2, "both set")
 }

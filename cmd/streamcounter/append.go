@@ -88,8 +88,7 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 		return err
 	}
 	defer closeLog()
-	var sum appendSummary
-	var failure error
+	sum, failure := appendSummary{}, error(nil)
 	warn := warnings(format, cmd.ErrOrStderr())
 	producer, err := stream.NewProducer(log, stream.ProducerConfig{OnFlush: func(out stream.Outcome) {
 		sum.Events += out.Appended
@@ -104,12 +103,15 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 		return err
 	}
 	start := time.Now()
-	readErr := eachLine(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr(), func(n int, line string) error {
-		e, skip, err := parse(line)
-		if skip {
-			return nil
+	readErr := eachLine(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr(), func(n int, line string, err error) error {
+		var e api.Event
+		if err == nil {
+			var skip bool
+			if e, skip, err = parse(line); skip {
+				return nil
+			}
+			warn(n, line)
 		}
-		warn(n, line)
 		if err != nil {
 			sum.Rejected++
 			reportRejected(cmd.ErrOrStderr(), sum.Rejected, fmt.Sprint("line ", n), err)
@@ -160,7 +162,7 @@ func openEventLog(ctx context.Context, c *settings.Config) (log *stream.Log, clo
 		_ = blocking.Close()
 		_ = short.Close()
 	}
-	if err = settings.Blame("partitions", stream.CheckMeta(ctx, short, keys)); err == nil {
+	if err = settings.Blame("prefix", stream.CheckMeta(ctx, short, keys)); err == nil {
 		log, err = stream.NewLog(short, keys, c.Stream.Retention)
 	}
 	if err != nil {
@@ -213,7 +215,8 @@ func (s *appendSummary) print(messages io.Writer) {
 }
 
 // eachLine calls do for each line with its number, from 1, and shows progress on a terminal.
-func eachLine(ctx context.Context, in io.Reader, messages io.Writer, do func(n int, line string) error) error {
+func eachLine(ctx context.Context, in io.Reader, messages io.Writer,
+	do func(n int, line string, err error) error) error {
 	if bar := progress(in, messages); bar != nil {
 		reader := progressbar.NewReader(in, bar)
 		in = &reader

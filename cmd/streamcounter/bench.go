@@ -215,6 +215,10 @@ func commandLine(cmd *cobra.Command) string {
 		if strings.Contains(value, "://") {
 			value = redact.URL(value)
 		}
+		if f.NoOptDefVal != "" { // in "--json true", true would be an argument
+			words = append(words, "--"+f.Name+"="+value)
+			return
+		}
 		words = append(words, "--"+f.Name, value)
 	})
 	return strings.Join(words, " ")

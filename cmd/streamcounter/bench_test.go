@@ -31,9 +31,9 @@ func TestCommandLineHasNoPassword(t *testing.T) {
 	for _, target := range []string{"redis://me:secret@h:1", "redis://:secret@h:1,redis://:secret@h:2",
 		"redis+sentinel://me:secret@h:1/m"} {
 		cmd := newBench()
-		testkit.Must(t, cmd.ParseFlags([]string{"--redis", target, "--keys=5"}))
+		testkit.Must(t, cmd.ParseFlags([]string{"--redis", target, "--keys=5", "--json"}))
 		got := commandLine(cmd)
-		if strings.Contains(got, "secret") || !strings.HasPrefix(got, "bench --keys 5 --redis ") {
+		if strings.Contains(got, "secret") || !strings.HasPrefix(got, "bench --json=true --keys 5 --redis ") {
 			t.Error(got)
 		}
 	}

@@ -2,8 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/streamcounter/streamcounter/internal/bench/pipeline"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
@@ -47,5 +49,29 @@ func TestBenchPipeline(t *testing.T) {
 	}
 	for _, bad := range []string{"--rate 0", "--zipf-s 0.5", "--keys 1", "--drain -1", "--redis embedded"} {
 		expect(t, "bench pipeline --redis "+url+" "+bad, failure, strings.Fields(bad)[0])
+	}
+}
+
+// A run leaves no worker behind when its terminal closes or it is killed, and after SIGHUP no keys.
+func TestBenchPipelineEnds(t *testing.T) {
+	t.Setenv("TEST_BINARY_IS_STREAMCOUNTER", "1")
+	server := streamtest.OwnRedis(t)
+	c := streamtest.Connect(t, server.URL())
+	clients := func() int { return strings.Count(c.ClientList(t.Context()).Val(), "\n") }
+	own := clients()
+	for _, end := range []os.Signal{os.Kill, hangUp} {
+		p := startProgram(t, "bench", "pipeline", "--redis", server.URL(), "--duration", "1m")
+		streamtest.Eventually(t, 30*time.Second, "the worker folds", func() (bool, string) {
+			keys := c.Keys(t.Context(), "sc-bench-*:levels").Val()
+			return len(keys) > 0, ""
+		})
+		code := p.endsOn(end)
+		streamtest.Eventually(t, 30*time.Second, "nobody is connected", func() (bool, string) {
+			return clients() == own, c.ClientList(t.Context()).Val()
+		})
+		if left := c.Keys(t.Context(), "sc-bench-*").Val(); end == hangUp && (code != 130 || len(left) > 0) {
+			t.Errorf("after SIGHUP: exit code %d, keys %.5v", code, left)
+		}
+		testkit.Must(t, c.FlushAll(t.Context()).Err())
 	}
 }

@@ -166,11 +166,13 @@ func TestCommandsAgainstDev(t *testing.T) {
 	d.until("\n    api (user:*): 100 in any hour")
 	d.until(fmt.Sprintf("curl -i 'http://127.0.0.1:%d/v1/check?key=user%%3A42&cost=60'", d.http))
 	redisURL, at := fmt.Sprintf("redis://127.0.0.1:%d", d.redis), fmt.Sprintf("127.0.0.1:%d", d.http)
-	code, out, errs := runProgram(t, "user:1 3\nuser:1\n\nuser:2 abc\nuser:3 4 5\nuser:2 2\n", "append", "--redis",
+	code, out, errs := runProgram(t, "user:1 3\nuser:1\n\nuser:2 abc\nuser:3 4 5\n"+strings.Repeat("x", 2<<20)+
+		"\nuser:2 2\n", "append", "--redis",
 		redisURL, "--json")
 	var sum appendSummary
-	if err := json.Unmarshal([]byte(out), &sum); err != nil || code != 1 || sum.Events != 3 || sum.Rejected != 2 ||
-		!strings.Contains(errs, "line 4: ") || !strings.Contains(errs, "line 5: ") {
+	if err := json.Unmarshal([]byte(out), &sum); err != nil || code != 1 || sum.Events != 3 || sum.Rejected != 3 ||
+		!strings.Contains(errs, "line 4: ") || !strings.Contains(errs, "line 5: ") ||
+		!strings.Contains(errs, "line 6: the line is longer than 1048576 bytes") {
 		t.Fatalf("append: exit code %d\n%s%s", code, out, errs)
 	}
 	streamtest.Eventually(t, 10*time.Second, "the events count", func() (bool, string) {
@@ -182,6 +184,9 @@ func TestCommandsAgainstDev(t *testing.T) {
 	expect(t, "check user:1 101 --http "+at, 2, "allows 100 at most")
 	expect(t, "check nobody --http "+at, 0, "no rule matches")
 	expect(t, "keys reset user:1 --http "+at, 0)
+	expect(t, "keys reset user:* --http "+at, 1, "user:* is no key that has a count")
+	expect(t, "keys reset user:2001:db8::/32 --http "+at, 1, "cannot be reset")
+	expect(t, "keys block ip:10.0.0.0/33 --yes --http "+at, 1, `10.0.0.0/33" is no network`)
 	expect(t, "append --partitions 8 --redis "+redisURL, 1, "16", "8")
 	for format, c := range map[string][2]string{
 		"lines": {"user:5\n\"user:6\n{}\n", "warning: line 2 looks like JSON"},

@@ -110,8 +110,12 @@ func newKeysReset() *cobra.Command {
 		Use: "reset KEY", Short: "Forget what a key has used, and release it",
 		Example: "  streamcounter keys reset user:42",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := askFor(cmd, c, http.MethodDelete, keyPath(args[0]), nil, new(any)); err != nil {
+			var answer struct{ Reset bool }
+			if _, err := askFor(cmd, c, http.MethodDelete, keyPath(args[0]), nil, &answer); err != nil {
 				return err
+			}
+			if _, several, err := api.ParseTarget(args[0]); !answer.Reset && (several != "" || err != nil) {
+				return fmt.Errorf("%s is no key that has a count, and a pattern or a network cannot be reset", args[0])
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s is reset\n", args[0])
 			return nil

@@ -321,7 +321,8 @@ func listPages[P, T any](cmd *cobra.Command, path string, items func(page P) (li
 func throttledText(t api.Throttled) string {
 	what := "blocked by an operator"
 	if !t.IsBlock() {
-		what = fmt.Sprintf("rule %s: %s", t.Rule, useText(t.Used, t.Limit, "per "+millis(t.WindowMs), t.InFlight))
+		what = fmt.Sprintf("rule %s: %s", t.Rule, useText(t.Used, t.Limit,
+			"per "+cmp.Or(t.Period(), millis(t.WindowMs)), t.InFlight))
 	} else if t.Reason != "" {
 		what += ": " + t.Reason
 	}

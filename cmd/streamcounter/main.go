@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	_ "time/tzdata" // for windows of the calendar, on machines without time zones
 
@@ -43,12 +44,22 @@ var exitTwo = map[string]string{errorCode: "2"}
 
 const errorCode = "error-code"
 
+// reloading are the commands whose processes read their files again on SIGHUP.
+var reloading = []string{"serve", "work", "sinks", "dev", ratelimitName}
+
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	root, args := newRoot(), arguments(os.Args)
+	ends := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if cmd, _, err := root.Find(args); err == nil && slices.Contains(reloading, cmd.Name()) {
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // until the process follows its files: no effect
+	} else if !signal.Ignored(syscall.SIGHUP) { // nohup
+		ends = append(ends, syscall.SIGHUP) // the terminal has closed
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	// The first signal asks for a clean stop, a second one ends at once.
 	context.AfterFunc(ctx, stop)
 	redis.SetLogger(&backend.RedisLog)
-	os.Exit(run(ctx, newRoot(), arguments(os.Args)))
+	os.Exit(run(ctx, root, args))
 }
 
 // arguments returns the arguments of the program. If the program's own name is ratelimit, as in the image that

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -109,13 +110,15 @@ func (p *process) until(text string) {
 }
 
 // interrupt ends the program cleanly and returns its exit code.
-func (p *process) interrupt() int {
+func (p *process) interrupt() int { return p.endsOn(syscall.SIGINT) }
+
+func (p *process) endsOn(signal os.Signal) int {
 	p.t.Helper()
-	testkit.Must(p.t, p.cmd.Process.Signal(syscall.SIGINT))
+	testkit.Must(p.t, p.cmd.Process.Signal(signal))
 	select {
 	case <-p.done:
 	case <-time.After(20 * time.Second):
-		p.t.Fatalf("still runs 20s after SIGINT:\n%s", p.text())
+		p.t.Fatalf("still runs 20s after %v:\n%s", signal, p.text())
 	}
 	return p.cmd.ProcessState.ExitCode()
 }
@@ -224,4 +227,40 @@ func partitionOf(t testing.TB, key string) string {
 	k, err := stream.NewKeys("sc", stream.DefaultPartitions)
 	testkit.Must(t, err)
 	return fmt.Sprint(k.Partition(key))
+}
+
+// A process that reads files again on SIGHUP goes on, also before it is ready. Any other command ends cleanly.
+func TestHangUp(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	testkit.Must(t, err)
+	defer silent.Close()
+	for _, command := range []string{"serve", "work"} {
+		p := startProgram(t, command, "--redis", "redis://"+silent.Addr().String(), "--rules",
+			testkit.WriteFile(t, "rules.yml", leastRules(10)))
+		_, err = silent.Accept() // it waits for an answer
+		testkit.Must(t, err)
+		testkit.Must(t, p.cmd.Process.Signal(hangUp))
+		if code := p.interrupt(); code < 0 {
+			t.Errorf("%s: SIGHUP ended it before it was ready", command)
+		}
+	}
+
+	url, prefix := streamtest.Redis(t), streamtest.Prefix(t)
+	var said testkit.Log
+	cmd := exec.Command(os.Args[0], "append", "--redis", url, "--prefix", prefix)
+	cmd.Env, cmd.Stderr = programEnv(), &said
+	in, err := cmd.StdinPipe()
+	testkit.Must(t, err)
+	testkit.Must(t, cmd.Start())
+	_, err = io.WriteString(in, "user:1\n")
+	testkit.Must(t, err)
+	streamtest.Eventually(t, 30*time.Second, "the event is appended", func() (bool, string) {
+		n := streamtest.Connect(t, url).Exists(t.Context(), prefix+":{"+partitionOf(t, "user:1")+"}:events").Val()
+		return n == 1, fmt.Sprint(n)
+	})
+	testkit.Must(t, cmd.Process.Signal(hangUp))
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 130 || !strings.Contains(said.String(), "appended 1 events") {
+		t.Errorf("append: exit code %d, %s", code, said.String())
+	}
 }

@@ -17,8 +17,8 @@ tenants, addresses) acted within sliding windows. Services ask over HTTP or gRPC
 whether a key may go on. Producers append events to Redis, workers count each event
 exactly once, and decisions and alerts are published over NATS.
 
-Every flag can also be set by its environment variable: STREAMCOUNTER_ and the
-flag's name in capitals. The flag wins.`,
+A flag whose help names an environment variable, such as [STREAMCOUNTER_REDIS], can
+also be set by it. The flag wins.`,
 		Example: `  streamcounter dev
   streamcounter check user:42 3
   streamcounter append --redis redis://127.0.0.1:16379 --format clf < access.log`,

@@ -46,7 +46,7 @@ A rules file, of which the first rule that matches a key decides:
         - {limit: 100000, per: month}
       alerts: [80%]
     - {name: stricter, match: "user:*", shadow: true, windows: [{limit: 20, per: 1m}]}`,
-		Example: `  streamcounter rules check rules.yml && kill -HUP $(pidof streamcounter)
+		Example: `  streamcounter rules check rules.yml && pkill -HUP -f 'streamcounter (serve|work)'
   streamcounter rules check rules.yml --keys keys.txt
   cut -d' ' -f1 access.log | sed 's/^/ip:/' | streamcounter rules check rules.yml --keys -
   streamcounter rules check --rls-config ratelimit/config/`,

@@ -40,7 +40,7 @@ func TestRulesCheckKeys(t *testing.T) {
 				t.Errorf("%v: exit code %d, no %q in\n%s", args, code, want, out)
 			}
 		}
-		for _, want := range []string{":6: ", ":7: ", "longer than 512 bytes", ":11: "} {
+		for _, want := range []string{":6: ", ":7: ", "longer than 1048576 bytes", ":11: "} {
 			if strings.Count(errs, "\n") != 3 || !strings.Contains(errs, want) {
 				t.Errorf("%v: no %q in\n%s", args, want, errs)
 			}

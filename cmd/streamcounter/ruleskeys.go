@@ -52,18 +52,16 @@ func newKeysByRule(rules *windows.Rules) *keysByRule {
 	return k
 }
 
-// add takes one line of the list. Blank lines are skipped.
-func (k *keysByRule) add(n int, line string) {
-	key := strings.TrimSuffix(line, "\r")
-	if key == "" || k.seen[key] {
+// add takes one line of the list, or why it could not be read. Blank lines are skipped.
+func (k *keysByRule) add(n int, key string, err error) {
+	if err == nil && (key == "" || k.seen[key]) {
 		return
 	}
-	if err := api.ValidateKey(key); err != nil {
-		message := err.Error()
-		if len(key) > api.MaxKeyBytes { // the rest of a long line was not kept
-			message = fmt.Sprintf("%s is longer than %d bytes, which no key is", api.Shorten(key), api.MaxKeyBytes)
-		}
-		k.BadLines = append(k.BadLines, badLine{n, message})
+	if err == nil {
+		err = api.ValidateKey(key)
+	}
+	if err != nil {
+		k.BadLines = append(k.BadLines, badLine{n, err.Error()})
 		return
 	}
 	k.seen[key] = true
@@ -91,8 +89,8 @@ func runRulesKeys(cmd *cobra.Command, rules *windows.Rules, path string, asJSON 
 		path = "standard input"
 	}
 	keys := newKeysByRule(rules)
-	err := eachLine(cmd.Context(), &shortLines{in: in}, cmd.ErrOrStderr(), func(n int, line string) error {
-		keys.add(n, line)
+	err := eachLine(cmd.Context(), in, cmd.ErrOrStderr(), func(n int, line string, err error) error {
+		keys.add(n, line, err)
 		return nil
 	})
 	if err != nil {
@@ -127,29 +125,4 @@ func (k *keysByRule) print(out io.Writer) error {
 	}
 	row("no rule", k.NoRule)
 	return w.Flush()
-}
-
-// shortLines reads lines and drops the part of a line that is too long for any key. So a long line is one bad line,
-// and not an error of the whole list.
-type shortLines struct {
-	in   io.Reader
-	have int // bytes of the line
-}
-
-func (s *shortLines) Read(p []byte) (int, error) {
-	for {
-		n, err := s.in.Read(p)
-		kept := p[:0]
-		for _, c := range p[:n] {
-			if s.have++; c == '\n' {
-				s.have = 0
-			}
-			if s.have <= 2*api.MaxKeyBytes {
-				kept = append(kept, c)
-			}
-		}
-		if len(kept) > 0 || err != nil || n == 0 {
-			return len(kept), err
-		}
-	}
 }

@@ -18,11 +18,12 @@ import (
 	"testing"
 	"time"
 
+	"go.yaml.in/yaml/v4"
+
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
-	"go.yaml.in/yaml/v4"
 )
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
@@ -59,7 +60,7 @@ type site struct {
 	log   *testkit.Log      // of streamcounter
 }
 
-// newSite gives the proxy a token with the scope.
+// newSite gives the proxy a token with the scope. Without a scope, streamcounter has no tokens.
 func newSite(t *testing.T, scope string) *site {
 	t.Helper()
 	s := &site{t: t, port: map[string]string{"8000": fmt.Sprint(testkit.FreePort(t)),
@@ -78,8 +79,11 @@ func newSite(t *testing.T, scope string) *site {
 	_, s.port["9000"], _ = net.SplitHostPort(backend.Listener.Addr().String())
 	args := []string{"serve", "--redis", streamtest.Redis(t), "--prefix", streamtest.Prefix(t), "--rules", "rules.yml",
 		"--extractors", "extractors.yml", "--http", "127.0.0.1:" + s.port["8080"], "--grpc", "127.0.0.1:0",
-		"--check-timeout", "10s", "--tokens", testkit.WriteFile(t, "tokens.yml",
-			"tokens: [{name: proxy, token: TOKEN-0123456789, scopes: ["+scope+"]}]")}
+		"--check-timeout", "10s"}
+	if scope != "" {
+		args = append(args, "--tokens", testkit.WriteFile(t, "tokens.yml",
+			"tokens: [{name: proxy, token: TOKEN-0123456789, scopes: ["+scope+"]}]"))
+	}
 	s.asked, s.away, s.log = start(t, nil, streamtest.Build(t), args...)
 	s.answers("8080", "/readyz")
 	return s
@@ -154,14 +158,17 @@ func (s *site) get(from, path string, headers ...string) *http.Response {
 // limits proves that exactly five requests of an address pass, whatever the sixth claims to be.
 func (s *site) limits() {
 	s.t.Helper()
-	for i := range 5 {
-		if resp := s.get("127.0.0.7", "/page?q=1", "Authorization: Bearer of-the-application"); resp.StatusCode != 200 {
-			s.t.Fatalf("request %d: %s", i, resp.Status)
+	// Browsers send the last three, and without tokens streamcounter refuses pages of other sites.
+	for _, header := range []string{"Authorization: Bearer of-the-application", "Content-Encoding: gzip",
+		"Origin: http://x", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site"} {
+		if resp := s.get("127.0.0.7", "/page?q=1", header); resp.StatusCode != 200 {
+			s.t.Fatalf("with %q: %s", header, resp.Status)
 		}
 	}
 	before := s.reach.Load()
 	for _, claim := range []string{"", "X-Forwarded-For: 198.51.100.1", "X-Real-IP: 198.51.100.1",
-		"X-Forwarded-Uri: /other", "X-Streamcounter-Token: TOKEN"} {
+		"X-Forwarded-Uri: /other", "X-Streamcounter-Token: TOKEN", "Idempotency-Key: one", "Content-Encoding: gzip",
+		"Origin: http://x", "Sec-Fetch-Site: cross-site"} {
 		resp := s.get("127.0.0.7", "/page", claim)
 		if resp.StatusCode != 429 || resp.Header.Get("Retry-After") == "" ||
 			!strings.HasPrefix(resp.Header.Get("RateLimit"), `"web-1h";r=0;t=`) {
@@ -222,6 +229,7 @@ func throughNginx(t *testing.T, scope string) *site {
 
 func TestNginx(t *testing.T) {
 	t.Run("a token", func(t *testing.T) { testNginx(t, throughNginx(t, "check")) })
+	t.Run("no tokens", func(t *testing.T) { throughNginx(t, "").limits() })
 	// One wrong scope must not throttle every customer. The reason is logged once.
 	t.Run("a token for something else", func(t *testing.T) {
 		s := throughNginx(t, "append")
@@ -254,9 +262,11 @@ func testNginx(t *testing.T, s *site) {
 	s.answersWithout(200, 200) // the backend's answer
 }
 
-func TestCaddy(t *testing.T) {
+// throughCaddy puts the Caddy example in front of a site.
+func throughCaddy(t *testing.T, scope string) *site {
+	t.Helper()
 	bin := streamtest.Program(t, "caddy")
-	s := newSite(t, "check")
+	s := newSite(t, scope)
 	path := s.configure("Caddyfile")
 	b, err := os.ReadFile(path)
 	testkit.Must(t, err)
@@ -267,8 +277,16 @@ func TestCaddy(t *testing.T) {
 	start(t, []string{"HOME=" + home, "XDG_CONFIG_HOME=" + home, "XDG_DATA_HOME=" + home,
 		"STREAMCOUNTER_TOKEN=TOKEN-0123456789"}, bin, "run", "--config", path, "--adapter", "caddyfile")
 	s.listens()
-	s.limits()
-	s.answersWithout(504, 502)
+	return s
+}
+
+func TestCaddy(t *testing.T) {
+	t.Run("no tokens", func(t *testing.T) { throughCaddy(t, "").limits() })
+	t.Run("a token", func(t *testing.T) {
+		s := throughCaddy(t, "check")
+		s.limits()
+		s.answersWithout(504, 502)
+	})
 }
 
 // Debian has no Traefik, so its files are read as YAML. They call paths that exist, over a separate entry point that
@@ -332,6 +350,10 @@ func TestTraefikAsksForWhatThereIs(t *testing.T) {
 		t.Errorf("the token is not taken out: %v", m["no-token"])
 	}
 	router := file.HTTP.Routers["check"]
+	if got := fmt.Sprint(router.Middlewares, m["no-origin"].Headers.CustomRequestHeaders); got !=
+		"[no-origin] map[Origin: Sec-Fetch-Site:]" {
+		t.Errorf("what the check keeps from streamcounter: %s", got)
+	}
 	entry := static.EntryPoints[router.EntryPoints[0]]
 	if entry.Address != at.Host || fmt.Sprint(entry.Forwarded.Trusted) != "[127.0.0.1/32]" {
 		t.Errorf("%s is asked, and the entry point is %+v", at.Host, entry)

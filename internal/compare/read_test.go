@@ -68,8 +68,8 @@ func TestReadLog(t *testing.T) {
 		return at.AddDate(2015, 0, 0), Request{Key: key, Cost: 1}, false, err
 	}
 	var bad []int
-	text := "00:00:02 d\n00:00:01 a\n\nrubbish\n00:00:01 b\n00:00:02 e\n00:00:01 c\n99:00:00 x\n00:00:02 " +
-		"f\n00:00:02 g\n"
+	text := "00:00:02 d\n00:00:01 a\n\n" + strings.Repeat("x", 3*maxLine) +
+		"\n00:00:01 b\n00:00:02 e\n00:00:01 c\n99:00:00 x\n00:00:02 f\n00:00:02 g\n"
 	got, err := ReadLog("log.txt", strings.NewReader(text), parse, func(n int, _ error) { bad = append(bad, n) })
 	testkit.Must(t, err)
 	second := time.Date(2015, 1, 1, 0, 0, 1, 0, time.UTC).UnixMilli()

@@ -72,9 +72,9 @@ const (
 // begins with NAME:LINE.
 func ReadTrace(name string, r io.Reader, valid func(key string, cost int64) error) (Trace, error) {
 	t := Trace{Name: "trace " + name}
-	n, err := EachLine(r, func(n int, line string) error {
-		if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
-			return nil
+	n, err := EachLine(r, func(n int, line string, err error) error {
+		if line = strings.TrimSpace(line); err != nil || line == "" || line[0] == '#' {
+			return err
 		}
 		request, err := traceLine(line)
 		if err == nil {
@@ -134,10 +134,14 @@ type logLine func(line string) (at time.Time, r Request, skip bool, err error)
 // never happened. The same log always results in the same trace.
 func ReadLog(name string, r io.Reader, parse logLine, rejected func(line int, err error)) (Trace, error) {
 	t := Trace{Name: "log " + name}
-	n, err := EachLine(r, func(n int, line string) error {
-		at, request, skip, err := parse(line)
-		if skip {
-			return nil
+	n, err := EachLine(r, func(n int, line string, err error) error {
+		var at time.Time
+		var request Request
+		if err == nil {
+			var skip bool
+			if at, request, skip, err = parse(line); skip {
+				return nil
+			}
 		}
 		if err == nil && (at.Unix() < 0 || at.UnixMilli() > maxMs) {
 			err = fmt.Errorf("time %s: want one from 1970 on", at)
@@ -165,20 +169,29 @@ func ReadLog(name string, r io.Reader, parse logLine, rejected func(line int, er
 	return t, inLine(name, n, err)
 }
 
-// EachLine calls do for each line with its number, from 1, until the first error. It returns the number of the line
-// where it ended.
-func EachLine(r io.Reader, do func(n int, line string) error) (n int, err error) {
-	s := bufio.NewScanner(r)
-	s.Buffer(make([]byte, 64<<10), maxLine)
-	for n = 1; s.Scan(); n++ {
-		if err := do(n, s.Text()); err != nil {
+// EachLine calls do for each line with its number, from 1, until the first error. For a line that is too long, do gets
+// an error and no line. EachLine returns the number of the line where it ended.
+func EachLine(r io.Reader, do func(n int, line string, err error) error) (n int, err error) {
+	in := bufio.NewReaderSize(r, maxLine+1)
+	for n = 1; ; n++ {
+		line, more, err := in.ReadLine()
+		switch {
+		case errors.Is(err, io.EOF):
+			return n, nil
+		case err != nil:
+			return n, err
+		case more:
+			for more && err == nil {
+				_, more, err = in.ReadLine()
+			}
+			err = do(n, "", fmt.Errorf("the line is longer than %d bytes", maxLine))
+		default:
+			err = do(n, string(line), nil)
+		}
+		if err != nil {
 			return n, err
 		}
 	}
-	if errors.Is(s.Err(), bufio.ErrTooLong) {
-		return n, fmt.Errorf("the line is longer than %d bytes", maxLine)
-	}
-	return n, s.Err()
 }
 
 // start is when generated traces begin, in ms: far from zero, like real times.

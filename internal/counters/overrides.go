@@ -34,14 +34,17 @@ func (s *Redis) sweepBlocks(ctx context.Context, p int, rules *windows.Rules, fi
 }
 
 // wordBlock fills the decision of a block from its override: the reason, and the end, which is 0 for a block
-// without an end.
-func wordBlock(rules *windows.Rules, t *api.Throttled) {
-	if !t.IsBlock() {
-		return
+// without an end. It returns false if the block has ended, and no worker has removed the decision yet.
+func (s *Redis) wordBlock(rules *windows.Rules, t *api.Throttled) bool {
+	all := rules.Overrides()
+	if !t.IsBlock() || all == nil {
+		return true
 	}
-	if o := rules.Overrides().Find(t.Key); o.Blocks() {
+	if o := all.Find(t.Key); o.Blocks() {
 		t.UntilMs, t.Reason = o.UntilMs(), o.Reason()
+		return true
 	}
+	return t.UntilMs > all.Clock(s.keys.Partition(t.Key))
 }
 
 // How long Covered scans keys, and how many it counts at most.

@@ -28,10 +28,11 @@ func (s *Redis) Overview(ctx context.Context, rules *windows.Rules, n int) (api.
 				return out, err
 			}
 			if t, ok := parseThrottle(r.field, r.text); ok {
-				out.ByRule[t.Rule]++
-				wordBlock(rules, &t)
-				if !t.Shadow {
-					pager.add(t)
+				if s.wordBlock(rules, &t) {
+					out.ByRule[t.Rule]++
+					if !t.Shadow {
+						pager.add(t)
+					}
 				}
 			} else if t, ok := parseNear(r.field, r.text); ok && t.Shadow {
 				shadow.add(t)

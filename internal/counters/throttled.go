@@ -87,8 +87,7 @@ func (p *throttledPager) page() (list []api.Throttled, next string) {
 func (s *Redis) ThrottledUnder(ctx context.Context, rules *windows.Rules) iter.Seq2[api.Throttled, error] {
 	return func(yield func(api.Throttled, error) bool) {
 		for t, err := range s.Throttled(ctx) {
-			wordBlock(rules, &t)
-			if !yield(t, err) {
+			if s.wordBlock(rules, &t) && !yield(t, err) {
 				return
 			}
 		}

@@ -23,6 +23,13 @@ func (s *server) readFunctions(ctx context.Context) {
 	}
 }
 
+// loaded reports whether each server holds the library of this version.
+func loaded(servers []*server) bool {
+	return !slices.ContainsFunc(servers, func(s *server) bool {
+		return !slices.Contains(s.libraries, lua.Library().Name)
+	})
+}
+
 // functions reports how a server is called, and which libraries of other versions it holds.
 func functions(s *server) (Finding, bool) {
 	const check = "redis.functions"

@@ -158,6 +158,9 @@ func TestState(t *testing.T) {
 		findings = look(t, c)
 		expect(t, findings, "state.dead", doctor.Warning, "1 dead", "sc:{9}:dead")
 		expect(t, findings, "state.unread", x.waiting, "3 partitions", "partition 5")
+		id = "9999999999999-0"
+		add(k.Events(7))
+		expect(t, look(t, c), "state.future", doctor.Problem, "sc:{7}:events")
 	}
 }
 
@@ -201,6 +204,9 @@ func TestMissingRights(t *testing.T) {
 	if tried < 60 {
 		t.Errorf("%d rights were tried: is the file read?", tried)
 	}
+	testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "work", "-function|load").Err())
+	testkit.Must(t, lua.NewServer(operator).Load(t.Context()))
+	expect(t, look(t, c), "redis.users", doctor.OK, "work, serve, producer") // its library is loaded
 	testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "work", "resetkeys", "~sc2:*").Err())
 	expect(t, look(t, c), "redis.users", doctor.Problem, "user work may not run", "~sc:*")
 	testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "work", "~sc:*").Err())

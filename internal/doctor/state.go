@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/internal/entry"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/processes"
 	"github.com/streamcounter/streamcounter/stream"
@@ -57,7 +58,9 @@ func stateOf(ctx context.Context, c redis.UniversalClient, config RedisConfig) [
 	pending := make([]*redis.XPendingCmd, k.Partitions)
 	outbox, dead := make([]*redis.IntCmd, k.Partitions), make([]*redis.IntCmd, k.Partitions)
 	head, letter := make([]*redis.XMessageSliceCmd, k.Partitions), make([]*redis.XMessageSliceCmd, k.Partitions)
+	newest := make([]*redis.XMessageSliceCmd, k.Partitions)
 	for p := range k.Partitions {
+		newest[p] = pipe.XRevRangeN(ctx, k.Events(p), "+", "-", 1)
 		pending[p] = pipe.XPending(ctx, k.Events(p), eventlog.Group)
 		outbox[p], head[p] = pipe.XLen(ctx, k.Outbox(p)), pipe.XRangeN(ctx, k.Outbox(p), "-", "+", 1)
 		dead[p], letter[p] = pipe.XLen(ctx, k.Dead(p)), pipe.XRevRangeN(ctx, k.Dead(p), "+", "-", 1)
@@ -65,6 +68,7 @@ func stateOf(ctx context.Context, c redis.UniversalClient, config RedisConfig) [
 	_, _ = pipe.Exec(ctx) // each command has its own error
 
 	var unreadIn, pendingIn, outboxIn, deadIn worst
+	var future []string // streams
 	for p := range k.Partitions {
 		if err := cmp.Or(failed, seen(pending[p].Err()), seen(outbox[p].Err()), seen(head[p].Err()),
 			seen(dead[p].Err()), seen(letter[p].Err())); err != nil {
@@ -77,11 +81,20 @@ func stateOf(ctx context.Context, c redis.UniversalClient, config RedisConfig) [
 		if b.Unread {
 			unreadIn.see(p, 1, b.Oldest)
 		}
+		if list := newest[p].Val(); len(list) > 0 && entry.Ms(list[0].ID) > b.NowMs+time.Minute.Milliseconds() {
+			future = append(future, k.Events(p))
+		}
 		if x := pending[p].Val(); x != nil && x.Count > 0 {
 			pendingIn.see(p, x.Count, eventlog.Age([]redis.XMessage{{ID: x.Lower}}, b.NowMs))
 		}
 		outboxIn.see(p, outbox[p].Val(), eventlog.Age(head[p].Val(), b.NowMs))
 		deadIn.see(p, dead[p].Val(), eventlog.Age(letter[p].Val(), b.NowMs))
+	}
+	if len(future) > 0 {
+		all = append(all, Finding{Check: "state.future", Severity: Problem,
+			Found: "the newest event has an ID of the future in " + strings.Join(future, ", "),
+			Why:   "the stream takes no event before that time, or none at all",
+			Fix:   "delete the stream; its unread events are lost (docs/runbook.md)"})
 	}
 	return append(all, waiting("state.unread", unreadIn, "unread events in "+plural(unreadIn.parts, "partition"),
 		"every event is read", config.Retention, "start workers: streamcounter work"),

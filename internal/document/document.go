@@ -148,7 +148,7 @@ func (d *Document) Mapping(fields ...Field) Setter {
 		err := d.pairs(n, map[string]bool{}, func(key, value *Node) error {
 			i := slices.Index(names, key.Value)
 			if i < 0 || key.Kind != yaml.ScalarNode {
-				return d.Errorf(key, "unknown field%s: want %s", d.quoted(key.Value), want)
+				return d.Errorf(key, "unknown field%s: want %s", d.Quoted(key.Value, names...), want)
 			}
 			if value.Tag == tagNull {
 				return nil
@@ -181,7 +181,7 @@ func (d *Document) pairs(n *Node, seen map[string]bool, each func(key, value *No
 			continue
 		}
 		if first := own[key.Value]; first != nil {
-			return d.Errorf(key, "field%s is given twice; first in line %d", d.quoted(key.Value), first.Line)
+			return d.Errorf(key, "field%s is given twice; first in line %d", d.Quoted(key.Value), first.Line)
 		}
 		own[key.Value] = key
 		if seen[key.Value] {

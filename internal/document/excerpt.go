@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/streamcounter/streamcounter/internal/english"
 )
 
 // ErrorAt returns the error of a field that is wrong. field is its name from the top, as in rules[0].match.
@@ -103,9 +105,10 @@ func (d *Document) show(n *Node) string {
 	return n.Value
 }
 
-// quoted returns a space and a word of the file in quotes, or nothing if it may be secret.
-func (d *Document) quoted(word string) string {
-	if d.secret {
+// Quoted returns a space and a word of the file in quotes, or nothing if it may be secret. A word that is mistyped for
+// a wanted one is no secret.
+func (d *Document) Quoted(word string, wanted ...string) string {
+	if d.secret && english.Nearest(word, wanted) == "" {
 		return ""
 	}
 	return " " + strconv.Quote(word)

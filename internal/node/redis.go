@@ -52,7 +52,7 @@ func (n *node) openRedis(ctx context.Context) error {
 		return settings.Blame("prefix", err)
 	}
 	if err := stream.CheckMeta(ctx, n.redis, n.keys); err != nil {
-		return settings.Blame("partitions", err)
+		return settings.Blame("prefix", err)
 	}
 	if !embedded {
 		lookAtStart(ctx, n.redis, n.redisURL, n.log)

@@ -26,6 +26,9 @@ type ruleSource interface {
 // openRules opens the rules file and the limits of --rls-config as one source of rules. With limits, a process needs
 // no rules file. example, if it is not nil, is used if no rules file was given.
 func openRules(c settings.Rules, example *windows.Rules, log *slog.Logger) (ruleSource, error) {
+	if err := c.Options.Validate(); err != nil {
+		return nil, settings.Blame("rls-config", err)
+	}
 	switch {
 	case c.Limits != "":
 		config := envoyconfig.SourceConfig{Limits: c.Limits, Rules: c.File, Options: c.Options, Log: log}

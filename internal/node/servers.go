@@ -89,6 +89,11 @@ func (n *node) listen(context.Context) error {
 func (n *node) bind(e *endpoint) error {
 	addr := e.addr(n.config)
 	l, err := net.Listen("tcp", addr)
+	for _, other := range n.endpoints {
+		if err != nil && other != e && other.addr(n.config) == addr {
+			return settings.Wrong(e.name, addr, "expected another address than that of --"+other.name)
+		}
+	}
 	if err != nil {
 		return settings.PortTaken(e.name, addr, err)
 	}

@@ -327,6 +327,9 @@ func (c *Config) validate() error {
 		errs = append(errs, Wrong("partitions", c.Stream.Partitions,
 			fmt.Sprintf("expected at most %d", stream.MaxPartitions)))
 	}
+	if c.GRPC.NearLimit > 100 {
+		errs = append(errs, Wrong("rls-near-limit", c.GRPC.NearLimit, "expected at most 100"))
+	}
 	if c.Work.Batch > consumers.LargestBatch {
 		errs = append(errs, Wrong("batch", c.Work.Batch, fmt.Sprintf("expected at most %d", consumers.LargestBatch)))
 	}

@@ -53,7 +53,7 @@ var expected = map[string]string{
 	"uint64":   "expected a whole number of at least 0",
 	"float64":  "expected a number",
 	"bool":     "expected true or false",
-	"duration": "expected a duration above zero such as 250ms, 10s or 5m",
+	"duration": "expected a duration such as 250ms, 10s or 5m",
 	"level":    "expected debug, info, warn or error",
 }
 

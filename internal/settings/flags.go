@@ -105,14 +105,18 @@ func shown(field any) string {
 
 // validate refuses numbers and durations that have no meaning.
 func (s setting) validate() error {
+	least, above := 1, "above zero"
+	if s.zero {
+		least, above = 0, "of at least 0"
+	}
 	switch p := s.field.(type) {
 	case *int:
-		if *p < 0 || *p == 0 && !s.zero {
-			return Wrong(s.name, *p, "expected a whole number of at least 1")
+		if *p < least {
+			return Wrong(s.name, *p, fmt.Sprintf("expected a whole number of at least %d", least))
 		}
 	case *time.Duration:
-		if *p < 0 || *p == 0 && !s.zero {
-			return Wrong(s.name, shown(p), expected["duration"])
+		if *p < time.Duration(least) {
+			return Wrong(s.name, shown(p), "expected a duration "+above+" such as 250ms, 10s or 5m")
 		}
 	}
 	return nil
@@ -194,17 +198,21 @@ func (c *Config) ignore(s setting, lookUp func(string) (string, bool)) {
 // fromEnvironment returns the variable's value, or the contents of the file that the _FILE variable of a secret
 // names.
 func (s setting) fromEnvironment(lookUp func(string) (string, bool)) (string, error) {
-	value, set := lookUp(EnvName(s.name))
-	if set || !s.secret {
+	name := EnvName(s.name)
+	value, _ := lookUp(name)
+	path, _ := lookUp(name + "_FILE")
+	if !s.secret || path == "" {
 		return value, nil
 	}
-	path, _ := lookUp(EnvName(s.name) + "_FILE")
-	if path == "" {
-		return "", nil
+	if value != "" {
+		return "", fmt.Errorf("%s and %s_FILE are both set: expected one", name, name)
 	}
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return "", fmt.Errorf("%s_FILE: %w", EnvName(s.name), err)
+		return "", fmt.Errorf("%s_FILE: %w", name, err)
 	}
-	return strings.TrimSpace(string(content)), nil
+	if value = strings.TrimSpace(string(content)); value == "" {
+		return "", fmt.Errorf("%s_FILE: the file %s is empty", name, path)
+	}
+	return value, nil
 }

@@ -45,7 +45,7 @@ func TestConfigErrors(t *testing.T) {
 			`--partitions (STREAMCOUNTER_PARTITIONS) is "-1": expected a whole number of at least 1`},
 		{"--partitions 5000", "", `--partitions (STREAMCOUNTER_PARTITIONS) is "5000": expected at most 4096`},
 		{"--retention 10", "",
-			`--retention (STREAMCOUNTER_RETENTION) is "10": expected a duration above zero such as 250ms`},
+			`--retention (STREAMCOUNTER_RETENTION) is "10": expected a duration such as 250ms`},
 		{"--retention 0", "", `--retention (STREAMCOUNTER_RETENTION) is "0s": expected a duration`},
 		{"--max-backlog -1s", "", `--max-backlog (STREAMCOUNTER_MAX_BACKLOG) is "-1s": expected a duration`},
 		{"--max-backlog 11m", "",
@@ -58,15 +58,25 @@ func TestConfigErrors(t *testing.T) {
 		{"--batch 0 --min-idle 0", "", `--batch (STREAMCOUNTER_BATCH) is "0"`},
 		{"--batch 10001", "", `--batch (STREAMCOUNTER_BATCH) is "10001": expected at most 10000`},
 		{"--retenton 5m", "", `unknown flag: --retenton; did you mean --retention?`},
+		{"--max-backlog -1s", "", `is "-1s": expected a duration of at least 0 such as 250ms`},
+		{"--min-idle 0", "", `is "0s": expected a duration above zero such as 250ms`},
+		{"--denial-cache -1", "", `is "-1": expected a whole number of at least 0`},
+		{"", "TOKEN_FILE=/dev/null", `STREAMCOUNTER_TOKEN_FILE: the file /dev/null is empty`},
+		{"", "TOKEN=t STREAMCOUNTER_TOKEN_FILE=/none", "STREAMCOUNTER_TOKEN and STREAMCOUNTER_TOKEN_FILE are both set"},
+		{"--rls-near-limit 101", "", `--rls-near-limit (STREAMCOUNTER_RLS_NEAR_LIMIT) is "101": expected at most 100`},
 		{"", "TOKEN_FILE=/none", `STREAMCOUNTER_TOKEN_FILE: open /none: no such file`},
 	} {
 		c := New()
 		cmd := &cobra.Command{Use: "x"}
-		c.Flags(cmd, "redis", "listen", "caller", "stream", "work", "process", "max-backlog")
+		c.Flags(cmd, "redis", "listen", "caller", "stream", "work", "process", "max-backlog", "denial-cache",
+			"rls-near-limit")
 		err := cmd.Flags().Parse(strings.Fields(x.args))
 		if err == nil {
-			name, value, _ := strings.Cut(x.env, "=")
-			environment := map[string]string{envPrefix + name: value}
+			environment := map[string]string{}
+			for _, one := range strings.Fields(envPrefix + x.env) {
+				name, value, _ := strings.Cut(one, "=")
+				environment[name] = value
+			}
 			err = c.load(cmd.Flags(), func(s string) (string, bool) { value, ok := environment[s]; return value, ok })
 		} else {
 			err = FlagError(err, cmd.Flags())

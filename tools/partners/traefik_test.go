@@ -112,14 +112,15 @@ func TestTraefikForwards(t *testing.T) {
 	<-asked // the first request
 	resp, err := request(t, "POST", web, "127.0.0.7", "X-Forwarded-For: 198.51.100.1", "X-Forwarded-Uri: /other",
 		"X-Forwarded-Method: GET", "X-Forwarded-Host: other", "X-Forwarded-Proto: https",
-		"X-Streamcounter-Token: CLAIMED", "X-Api-Key: KEY")
+		"X-Streamcounter-Token: CLAIMED", "X-Api-Key: KEY", "Origin: http://x", "Sec-Fetch-Site: cross-site")
 	if err != nil || resp.StatusCode != 200 {
 		t.Fatalf("%v, %v", resp, err)
 	}
 	r := <-asked
 	for name, want := range map[string]string{"X-Forwarded-For": "127.0.0.7, 127.0.0.1",
 		"X-Forwarded-Uri": "/page?q=1", "X-Forwarded-Method": "POST", "X-Forwarded-Host": web,
-		"X-Forwarded-Proto": "http", "X-Streamcounter-Token": "TOKEN-0123456789", "X-Api-Key": "KEY"} {
+		"X-Forwarded-Proto": "http", "X-Streamcounter-Token": "TOKEN-0123456789", "X-Api-Key": "KEY",
+		"Origin": "", "Sec-Fetch-Site": ""} {
 		if got := strings.Join(r.Header.Values(name), ", "); got != want {
 			t.Errorf("streamcounter receives %s %q, want %q", name, got, want)
 		}

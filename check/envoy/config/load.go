@@ -35,7 +35,8 @@ type Options struct {
 	Calendar string
 }
 
-func (o Options) validate() error {
+// Validate reports which option has no meaning.
+func (o Options) Validate() error {
 	if o.OnDeny != "" && o.OnDeny != string(windows.OnDenySkip) && o.OnDeny != string(windows.OnDenyCharge) {
 		return fmt.Errorf("on_deny %q: want %s or %s", o.OnDeny, windows.OnDenySkip, windows.OnDenyCharge)
 	}

@@ -15,7 +15,7 @@ import (
 // Limits that cannot be counted are left out. Refused returns them, each with the resource's name and the field. So
 // one limit does not take all others out of force.
 func FromResources(resources []*rlsconf.RateLimitConfig, o Options) (*Limits, error) {
-	if err := o.validate(); err != nil {
+	if err := o.Validate(); err != nil {
 		return nil, err
 	}
 	var files []*file

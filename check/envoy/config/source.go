@@ -37,7 +37,7 @@ type loaded struct {
 
 // NewSource loads limits and rules; in Rules those of the rules file come first.
 func NewSource(c SourceConfig) (*Source, error) {
-	if err := c.validate(); err != nil {
+	if err := c.Validate(); err != nil {
 		return nil, err
 	}
 	name := "limits"

@@ -19,6 +19,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -227,6 +228,9 @@ func (r *run) clean(ctx context.Context, nc *nats.Conn) error {
 	return errors.Join(err, jsErr)
 }
 
+// endsWithParent ends the worker when this process is killed, where the system can do that.
+var endsWithParent *syscall.SysProcAttr
+
 // withWorker runs a `work` process while do runs. It ends the process as SIGINT does, and returns the CPU time that the
 // process used in total. If the process ends earlier, the context of do ends too.
 func (r *run) withWorker(ctx context.Context, do func(context.Context) error) (time.Duration, error) {
@@ -244,7 +248,7 @@ func (r *run) withWorker(ctx context.Context, do func(context.Context) error) (t
 	// The URLs are passed as variables, because everybody can read a command line.
 	cmd.Env = append(os.Environ(), "STREAMCOUNTER_REDIS="+r.RedisURL, "STREAMCOUNTER_NATS="+r.NATSURL)
 	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
+	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = &said, &said, endsWithParent
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
 	if err := cmd.Start(); err != nil {
