@@ -11,10 +11,11 @@ import (
 
 var (
 	markdownLink = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	testFile     = regexp.MustCompile("`([a-z]+/[a-z/*_]+_test\\.go)`")
 	notInAnchors = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 )
 
-// Each link between pages leads to a file, and to a heading in it.
+// Each link between pages leads to a file, and to a heading in it. Tests that a page names with their folder are there.
 func TestLinksBetweenPages(t *testing.T) {
 	list, err := exec.Command("git", "ls-files", "*.md").Output()
 	if err != nil {
@@ -38,6 +39,11 @@ func TestLinksBetweenPages(t *testing.T) {
 				t.Errorf("%s links to %s, which is not there", page, m[1])
 			} else if anchor != "" && strings.HasSuffix(target, ".md") && !hasHeading(t, target, anchor) {
 				t.Errorf("%s links to %s: no such heading", page, m[1])
+			}
+		}
+		for _, m := range testFile.FindAllStringSubmatch(string(text), -1) {
+			if list, err := filepath.Glob(m[1]); err != nil || len(list) == 0 {
+				t.Errorf("%s names %s, which is not there", page, m[1])
 			}
 		}
 	}

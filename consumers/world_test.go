@@ -197,7 +197,9 @@ func (w *world) eventuallyUsed(key string, want int64) {
 // told waits until the recorder has received these transitions of a key.
 func (w *world) told(r *recorder, key, want string) {
 	w.t.Helper()
-	w.eventually(fmt.Sprintf("of %s is told %q", key, want), func() (bool, string) { return r.of(key) == want, r.of(key) })
+	w.eventually(fmt.Sprintf("of %s is told %q", key, want), func() (bool, string) {
+		return r.of(key) == want, r.of(key)
+	})
 }
 
 // shows waits until a metric has a value.

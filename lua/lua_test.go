@@ -314,9 +314,8 @@ func TestADeadStreamThatTakesNoMore(t *testing.T) {
 			t.Skip("this server takes more after the greatest ID") // the embedded Redis
 		}
 		for _, want := range []bool{true, false} { // sent again it writes no second letter
-			letters := []lua.DeadLetter{{ID: id, Reason: "now", Body: ""}}
-			written, err := lua.NewServer(c).DeadLetters(ctx, lua.AcknowledgeEvents(events, "workers", p+":{0}:levels"), dead, 10,
-				letters)
+			from := lua.AcknowledgeEvents(events, "workers", p+":{0}:levels")
+			written, err := lua.NewServer(c).DeadLetters(ctx, from, dead, 10, []lua.DeadLetter{{ID: id, Reason: "now"}})
 			if err != nil || written[0] != want {
 				t.Fatalf("written %v, %v; want %v", written, err, want)
 			}

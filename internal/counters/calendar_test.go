@@ -146,7 +146,7 @@ func TestOverlappingPeriodsKeepTheirUnits(t *testing.T) {
 		x.check("k", 7)
 		for i, change := range []string{"zone: Europe/London, starts: 15", "zone: UTC, starts: 14",
 			"zone: Europe/Berlin, starts: 15"} {
-			s.rules = parsed(t, "rules:\n  - {name: budget, match: \"*\", windows: [{limit: 10, per: month, "+change+"}]}")
+			s.rules = parsed(t, `rules: [{name: budget, match: "*", windows: [{limit: 10, per: month, `+change+`}]}]`)
 			if v := x.check("k", 1); !v.Allowed || v.Items[0].Windows[0].Used != 8+int64(i) {
 				t.Fatalf("%s: %+v", change, v)
 			}

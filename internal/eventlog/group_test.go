@@ -123,7 +123,8 @@ func TestReadAfterTheStreamIsGone(t *testing.T) {
 	})
 }
 
-// The same while a reader waits: Redis 7.0 answers UNBLOCKED, later versions NOGROUP. A reader that waits gets what comes.
+// The same while a reader waits: Redis 7.0 answers UNBLOCKED, later versions NOGROUP. A reader that waits gets what
+// comes.
 func TestReadWhileTheStreamGoes(t *testing.T) {
 	c, k := streamtest.Connect(t, streamtest.OwnRedis(t).Addr()), newKeys(t, 2)
 	r := newReader(t, c, k, "w1")
