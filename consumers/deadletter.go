@@ -129,8 +129,8 @@ func (d *deadLetters) ofGaps(ctx context.Context, parts ...int) error {
 			continue
 		}
 		d.metrics.trimmed.Add(float64(n))
-		d.log.Error("events were trimmed before they were counted: the workers were away for longer than the retention, or "+
-			"a producer trims too early", "stream", names[i].Events, "events", n)
+		d.log.Error("events were trimmed before they were counted: workers were away for longer than the retention, "+
+			"or a producer trims too early", "stream", names[i].Events, "events", n)
 	}
 	return err
 }
