@@ -54,6 +54,7 @@ func TestBenchPipeline(t *testing.T) {
 
 // A run leaves no worker behind when its terminal closes or it is killed, and after SIGHUP no keys.
 func TestBenchPipelineEnds(t *testing.T) {
+	withHangUp(t)
 	t.Setenv("TEST_BINARY_IS_STREAMCOUNTER", "1")
 	server := streamtest.OwnRedis(t)
 	c := streamtest.Connect(t, server.URL())

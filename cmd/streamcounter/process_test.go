@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"slices"
 	"strings"
 	"syscall"
@@ -222,6 +223,14 @@ func rewrite(t testing.TB, path, text string) {
 
 const hangUp = syscall.SIGHUP
 
+// withHangUp lets the programs that a test starts get SIGHUP, even if the tests run under nohup: a program that begins
+// with the signal ignored leaves it ignored.
+func withHangUp(t testing.TB) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, hangUp)
+	t.Cleanup(func() { signal.Stop(c) })
+}
+
 func partitionOf(t testing.TB, key string) string {
 	t.Helper()
 	k, err := stream.NewKeys("sc", stream.DefaultPartitions)
@@ -231,6 +240,7 @@ func partitionOf(t testing.TB, key string) string {
 
 // A process that reads files again on SIGHUP goes on, also before it is ready. Any other command ends cleanly.
 func TestHangUp(t *testing.T) {
+	withHangUp(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	testkit.Must(t, err)
 	defer silent.Close()
@@ -259,6 +269,7 @@ func TestHangUp(t *testing.T) {
 		return n == 1, fmt.Sprint(n)
 	})
 	testkit.Must(t, cmd.Process.Signal(hangUp))
+	defer time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() }).Stop()
 	_ = cmd.Wait()
 	if code := cmd.ProcessState.ExitCode(); code != 130 || !strings.Contains(said.String(), "appended 1 events") {
 		t.Errorf("append: exit code %d, %s", code, said.String())
