@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/alerts/sinks"
 	"github.com/streamcounter/streamcounter/api"
@@ -109,6 +111,19 @@ func TestTheStreamIsMadeAnew(t *testing.T) {
 	}
 }
 
+// acknowledged waits until the sink pager has acknowledged all alerts.
+func (w *world) acknowledged(js jetstream.JetStream) {
+	w.t.Helper()
+	streamtest.Eventually(w.t, 20*time.Second, "all is acknowledged", func() (bool, string) {
+		consumer, err := js.Consumer(w.t.Context(), w.stream(), "sink-pager")
+		if err != nil {
+			return false, err.Error()
+		}
+		info := consumer.CachedInfo()
+		return info.NumAckPending == 0 && info.NumPending == 0, fmt.Sprintf("%+v", info)
+	})
+}
+
 // Alerts are purged while no process delivers. Every alert that was not delivered is counted, even if no alert
 // follows, and no alert that was delivered is counted. A restart without a purge counts none.
 func TestAPurgeWhileTheSinkIsStopped(t *testing.T) {
@@ -118,10 +133,12 @@ func TestAPurgeWhileTheSinkIsStopped(t *testing.T) {
 	r, first := w.pager()
 	w.raised(5)
 	r.awaitOf(5)
+	w.acknowledged(js)
 	first.stop()
 	again := w.start()
 	w.raised(2)
 	r.awaitOf(7)
+	w.acknowledged(js) // NATS gets an acknowledgement after the receiver has its alert
 	again.stop()
 	if n := again.count(t, "pager", "expired"); n != 0 {
 		t.Errorf("%d alerts are lost at a restart", n)
@@ -208,13 +225,7 @@ func TestOnACluster(t *testing.T) {
 	all := w.raised(100)
 	wantInOrder(t, r.awaitOf(100), all)
 	js := streamtest.JetStream(t, w.url)
-	streamtest.Eventually(t, 20*time.Second, "all is acknowledged", func() (bool, string) {
-		consumer, err := js.Consumer(t.Context(), w.stream(), "sink-pager")
-		if err != nil {
-			return false, err.Error()
-		}
-		return consumer.CachedInfo().NumAckPending == 0, fmt.Sprintf("%+v", consumer.CachedInfo())
-	})
+	w.acknowledged(js)
 	first.stop()
 	late := newReceiver(t)
 	late.answers(down)
