@@ -6,8 +6,7 @@
 --        the server does not have the numbers (before 7.0, miniredis)
 --
 -- Each event that was ever added (entries-added) was acknowledged, is pending, is unread, or is missing. The number of
--- missing events is written down, so each is found only once, by the worker that calls first. If it is below zero, the
--- stream or its group was made again since.
+-- missing events is written down, so each is found only once, by the worker that calls first.
 --
 -- include: library, deadstream, counted
 
@@ -24,8 +23,8 @@ end
 -- missing_from returns how many events were found missing, the ID that the group has read last, and how many events
 -- are missing in all; nil if that has not changed.
 local function missing_from(events, levels)
-  local acked, known = tonumber(call('HGET', levels, ACKED) or 0), tonumber(call('HGET', levels, MISSING) or nil)
-  if call('EXISTS', events) == 0 then return 0 end
+  local acked, known = pcall('HGET', levels, ACKED), pcall('HGET', levels, MISSING)
+  if type(acked) == 'table' and is_wrong_type(acked) or call('EXISTS', events) == 0 then return 0 end
   local s = pairs_of(call('XINFO', 'STREAM', events))
   if not s['entries-added'] then return -1 end
   for _, fields in ipairs(call('XINFO', 'GROUPS', events)) do
@@ -33,7 +32,8 @@ local function missing_from(events, levels)
     if g.name == ARGV[1] then
       local last = g['last-delivered-id']
       local unread = unread_after(events, s, last)
-      local missing = unread and s['entries-added'] - unread - g.pending - (acked or 0)
+      local missing = unread and s['entries-added'] - unread - g.pending - (tonumber(acked or nil) or 0)
+      known = tonumber(known or nil)
       if not missing or missing == known then return 0 end
       return max(0, missing - (known or last == '0-0' and 0 or missing)), last, missing
     end
