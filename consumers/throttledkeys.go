@@ -24,8 +24,8 @@ type throttledKeys struct {
 	seen       map[string]bool // rules that have had throttled keys: their gauges go to 0 and stay
 }
 
-// restPerRecord is how long the pause is at least for each record that was read. Redis reads one in 2 to 3 µs, so with
-// very many, counting takes a twentieth of its time. How long the count took does not matter: while Redis is busy,
+// restPerRecord is the shortest pause for each record that was read. Redis reads a record in 2 to 3 µs, so counting
+// takes a twentieth of Redis's time at most. The pause does not depend on how long the count took: while Redis is busy,
 // many keys come and go, and the next count must not wait.
 const restPerRecord = 50 * time.Microsecond
 

@@ -18,7 +18,7 @@ import (
 // FuzzCheckBody: a body is read or refused with a full problem, and the keys in the answer are exactly the keys in
 // the body, character by character.
 func FuzzCheckBody(f *testing.F) {
-	// Its rules match nothing, so that a check of whatever body needs no Redis: what is tried is how it is read.
+	// Its rules match nothing, so no check needs Redis. The test tries how bodies are read.
 	h := newWorld(f, streamtest.Connect(f, "127.0.0.1:1"), rule("none-of-these", nil, tenAMinute.Windows...)).handler
 	for _, s := range []string{
 		`{"key":"user:1"}`, `{"key":"a","cost":3}`, `{"checks":[{"key":"a"},{"key":"b","cost":2}]}`,

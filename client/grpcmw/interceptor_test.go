@@ -118,7 +118,7 @@ func TestAdmitted(t *testing.T) {
 	})
 }
 
-// The guard denies as the checker does. What they decide, and in which order, package gate proves with httpmw.
+// The guard denies as the checker does. The tests of httpmw prove the decisions of package gate, and their order.
 func TestDenied(t *testing.T) {
 	onBoth(t, func(t *testing.T, stream bool) {
 		const now = 1_700_000_000_000

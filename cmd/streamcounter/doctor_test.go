@@ -33,7 +33,7 @@ func wantFinding(t *testing.T, r doctor.Report, check string, severity doctor.Se
 	t.Errorf("no %s of %s that says %q in %+v", severity, check, says, r.Findings)
 }
 
-// Package internal/doctor finds, and decides the exit code. This is what the command examines.
+// The tests of internal/doctor prove the findings and the exit code. This one proves that the command examines them.
 func TestDoctorExitCodes(t *testing.T) {
 	clean := streamtest.OwnRedis(t, "--appendonly", "yes").URL()
 	natsURL := streamtest.OwnNATS(t).URL()

@@ -90,9 +90,8 @@ func TestNoNATSUserWritesByReply(t *testing.T) {
 	}
 }
 
-// watch prints the decision in force and each new one, and in between that it waits: otherwise the user would not know
-// whether it works. It connects as the NATS user of deploy/ for it. That user may
-// also read the streams that `keys history` reads.
+// watch prints the decision in force, then that it waits, and then each new decision. It connects as its NATS user of
+// deploy/. That user may also read the streams that `keys history` reads.
 func TestWatchAsItsNATSUser(t *testing.T) {
 	ctx := t.Context()
 	server := streamtest.NewSecuredNATS(t)
