@@ -82,8 +82,7 @@ func (s *Service) CheckEach(ctx context.Context, reqs []api.CheckRequest) []api.
 	rules := s.config.Rules() // the same for all: under two sets of rules a key would need two scripts
 	out := make([]api.Each, len(reqs))
 	var calls []*call
-	var index []int   // call → its request
-	var all []Request // that can be read
+	var index []int // call → its request
 	for i := range reqs {
 		matched, err := match(rules, reqs[i:i+1])
 		if err == nil {
@@ -92,14 +91,13 @@ func (s *Service) CheckEach(ctx context.Context, reqs []api.CheckRequest) []api.
 		if err == nil {
 			var c *call
 			s.apply(rules, matched)
-			all = append(all, matched...)
 			if c, err = newCall(matched); err == nil {
 				calls, index = append(calls, c), append(index, i)
 			}
 		}
 		out[i].Err = err
 	}
-	memory := s.memoryOf(ctx, all) // another list under the same key is another request
+	memory := s.memoryOf(ctx, calls...) // another list under the same key is another request
 	for n, c := range calls {
 		c.remember(memory, index[n])
 	}
@@ -133,7 +131,7 @@ func (s *Service) decideUnder(ctx context.Context, rules *windows.Rules, reqs []
 		s.observe(ctx, began, nil, false, err)
 		return api.ChecksAnswer{}, err
 	}
-	c.remember(s.memoryOf(ctx, reqs), 0)
+	c.remember(s.memoryOf(ctx, c), 0)
 	d := s.decide(ctx, c)
 	if d.err == nil && d.Allowed && !d.Replayed {
 		d.err = s.giveBack(ctx, c)

@@ -14,8 +14,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/counters"
 )
 
-// memoryOf returns what Redis remembers of requests under the idempotency key of their caller; nil if there is none.
-func (s *Service) memoryOf(ctx context.Context, requests []Request) *counters.Memory {
+// memoryOf returns how Redis remembers the calls of one request by its idempotency key. It returns nil without a key.
+func (s *Service) memoryOf(ctx context.Context, calls ...*call) *counters.Memory {
 	key := api.IdempotencyKey(ctx)
 	if key.Key == "" {
 		return nil
@@ -24,7 +24,7 @@ func (s *Service) memoryOf(ctx context.Context, requests []Request) *counters.Me
 	if key.Retention > 0 && key.Retention < retention {
 		retention = key.Retention
 	}
-	return &counters.Memory{Key: key.Key, Fingerprint: fingerprint(requests), Retention: retention}
+	return &counters.Memory{Key: key.Key, Fingerprint: fingerprint(calls), Retention: retention}
 }
 
 // remember gives a call the memory of call i of a request. Only charges in Redis are remembered: not a call of which
@@ -40,15 +40,16 @@ func (c *call) remember(m *counters.Memory, i int) {
 	c.asks[0].Memory = &own
 }
 
-// fingerprint returns 128 bits of a SHA-256 of what is asked for. It differs between requests that ask for different
-// things.
-func fingerprint(requests []Request) string {
+// fingerprint returns 128 bits of a SHA-256 of the requests of calls. It differs between requests for different things.
+func fingerprint(calls []*call) string {
 	var text []byte
-	for _, r := range requests {
-		text = binary.AppendVarint(binary.AppendUvarint(text, uint64(len(r.Key))), r.Cost)
-		text = append(append(text, r.Key...), r.Mode.Or(api.ModeTake)[0])
-		if len(r.Values) > 0 {
-			text = fmt.Appendf(text, "%q", r.Values) // in the order of their names
+	for _, c := range calls {
+		for _, r := range c.requests {
+			text = binary.AppendVarint(binary.AppendUvarint(text, uint64(len(r.Key))), r.Cost)
+			text = append(append(text, r.Key...), r.Mode.Or(api.ModeTake)[0])
+			if len(r.Values) > 0 {
+				text = fmt.Appendf(text, "%q", r.Values) // in the order of their names
+			}
 		}
 	}
 	sum := sha256.Sum256(text)
