@@ -105,7 +105,7 @@ func TestFollowSurvivesANewStream(t *testing.T) {
 	defer func() { cancel(); <-ended }()
 	await := func(prefix string) {
 		t.Helper()
-		for i := range 200 { // nothing says from when on Follow hears, so it is told until it does
+		for i := range 200 { // Follow does not say when it listens, so publish until it has a message
 			publish(fmt.Sprint(prefix, i))
 			select {
 			case key := <-heard:

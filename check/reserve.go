@@ -70,7 +70,7 @@ func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out 
 
 // reserve reserves in one shard after the other. If a shard denies, what was reserved in the shards before it is
 // taken back, and only the keys of the shard that denies have a state. If a shard does not answer, reserve returns an
-// error. What was reserved before then stays reserved until it expires, or until the same id is asked for again.
+// error. The earlier shards' units stay reserved until they expire, or until a caller asks for the same id again.
 func (s *Service) reserve(ctx context.Context, id string, ttl time.Duration, fingerprint string,
 	asks []counters.Request,
 ) (reservations.Reservation, error) {

@@ -197,7 +197,7 @@ func (w *world) eventuallyUsed(key string, want int64) {
 // told waits until the recorder has received these transitions of a key.
 func (w *world) told(r *recorder, key, want string) {
 	w.t.Helper()
-	w.eventually(fmt.Sprintf("of %s is told %q", key, want), func() (bool, string) {
+	w.eventually(fmt.Sprintf("the transitions of %s are %q", key, want), func() (bool, string) {
 		return r.of(key) == want, r.of(key)
 	})
 }

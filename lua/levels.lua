@@ -208,8 +208,8 @@ local function release(x, said, list, released_at)
   if not shadow and denied_until(s) > s.now then s.plan.released(s) end
 end
 
--- decide writes the throttle decision of the key if it has changed. Of the windows at 100 percent, the one that
--- ends last determines it. If the rule now has another limit, hold or shadow setting, only a sweep publishes the
+-- decide writes the throttle decision of the key if it has changed. The window at 100 percent that ends last
+-- determines it. If the rule now has another limit, hold or shadow setting, only a sweep publishes the
 -- decision again. Otherwise processes with different rules would publish it in turns.
 local function decide(x, list)
   local s, rec, said, speaks, released_at = x.s, x.rec, x.rec.throttle, nil, nil

@@ -215,7 +215,7 @@ func (o *Rollout) WriteTable(w io.Writer) error {
 	for _, r := range o.Rules {
 		r.write(&b)
 	}
-	fmt.Fprintln(&b, "\nEach rule is counted by itself, exactly, as if it were enforced.")
+	fmt.Fprintln(&b, "\nEach rule counts alone and exactly, as if it were enforced.")
 	_, err := b.WriteTo(w)
 	return err
 }
@@ -270,7 +270,7 @@ func newDistinct(w windows.Window) *distinct {
 	return &distinct{w, plan, map[string]map[string]int64{}}
 }
 
-// value returns the value of a request that is counted; "": there is none.
+// value returns the value of a request that is counted, "" if the request has none.
 func (d *distinct) value(r Request) string {
 	list, err := d.plan.Values(func(name string) string { return r.Values[name] })
 	if err != nil {

@@ -76,8 +76,8 @@ func sampleOf(command string, k *stream.Keys) []any {
 
 var errNoUser = errors.New("no such user")
 
-// missing asks the server which commands a user lacks for each role: role → commands. The right to load our library is
-// needed only until it is loaded.
+// missing asks the server which commands a user lacks for each role: role → commands. A user needs the right to load
+// our library only until it is loaded.
 func missing(ctx context.Context, c redis.UniversalClient, user string, k *stream.Keys, loaded bool) (
 	map[string][]string, error) {
 	pipe := c.Pipeline()

@@ -61,7 +61,8 @@ type subscription struct {
 
 	begun bool // the last session had a consumer
 
-	// The last message that came, or the time up to which there is none.
+	// sequence and stored are of the last message that came. Before the first one, sequence is 0, and the stream has
+	// nothing to deliver from before stored.
 	sequence uint64
 	stored   time.Time
 }

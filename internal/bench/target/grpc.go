@@ -33,7 +33,7 @@ func overGRPC(u *url.URL, c *Config) (callers []caller, closeAll func(), err err
 	}
 	for range min(connections, c.Callers) {
 		conn, err := grpc.NewClient(u.Host, grpc.WithTransportCredentials(security))
-		if err != nil { // the address is wrong: there is none yet
+		if err != nil { // the address is wrong, so the first call fails and nothing is open yet
 			return nil, nil, err
 		}
 		list = append(list, conn)
