@@ -2,8 +2,11 @@ package compare
 
 import (
 	"errors"
+	"io"
+	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -88,5 +91,19 @@ func TestReadLog(t *testing.T) {
 	}
 	if got, _ := ReadLog("log.txt", strings.NewReader("x"), before1970, func(int, error) {}); got.Rejected != 1 {
 		t.Errorf("a time before 1970: %+v, want it rejected", got)
+	}
+}
+
+// A line that ends with an error, and not with the input, is half a line.
+func TestALineThatWasInterrupted(t *testing.T) {
+	interrupted := errors.New("interrupted")
+	var lines []string
+	n, err := EachLine(io.MultiReader(strings.NewReader("ip:1 1\r\nip:2 12"), iotest.ErrReader(interrupted)),
+		func(_ int, line string, err error) error {
+			lines = append(lines, line)
+			return err
+		})
+	if n != 2 || !errors.Is(err, interrupted) || !slices.Equal(lines, []string{"ip:1 1"}) {
+		t.Errorf("lines %q, then line %d: %v", lines, n, err)
 	}
 }

@@ -2,6 +2,7 @@ package compare
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -172,18 +173,20 @@ func ReadLog(name string, r io.Reader, parse logLine, rejected func(line int, er
 // EachLine calls do for each line with its number, from 1, until the first error. For a line that is too long, do gets
 // an error and no line. EachLine returns the number of the line where it ended.
 func EachLine(r io.Reader, do func(n int, line string, err error) error) (n int, err error) {
-	in := bufio.NewReaderSize(r, maxLine+1)
+	in := bufio.NewReaderSize(r, maxLine+2)
 	for n = 1; ; n++ {
-		line, more, err := in.ReadLine()
-		switch {
-		case errors.Is(err, io.EOF):
+		line, err := in.ReadSlice('\n')
+		long := errors.Is(err, bufio.ErrBufferFull)
+		for errors.Is(err, bufio.ErrBufferFull) {
+			_, err = in.ReadSlice('\n')
+		}
+		line = bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r"))
+		switch last := errors.Is(err, io.EOF); {
+		case last && len(line) == 0:
 			return n, nil
-		case err != nil:
+		case err != nil && !last: // the line may go on
 			return n, err
-		case more:
-			for more && err == nil {
-				_, more, err = in.ReadLine()
-			}
+		case long || len(line) > maxLine:
 			err = do(n, "", fmt.Errorf("the line is longer than %d bytes", maxLine))
 		default:
 			err = do(n, string(line), nil)
