@@ -14,6 +14,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/inprocess"
 	"github.com/streamcounter/streamcounter/internal/pause"
+	"github.com/streamcounter/streamcounter/internal/transport"
 )
 
 // Config of a Client: zero values are defaults.
@@ -233,6 +234,10 @@ func (c *Client) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Che
 
 // CheckEach implements Checker.
 func (c *Client) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Each, error) {
+	if len(reqs) == 0 {
+		_, err := transport.ValidateAll(reqs)
+		return nil, err
+	}
 	out := make([]api.Each, len(reqs))
 	rest := make([]api.CheckRequest, 0, len(reqs))
 	var at []int // in rest → in reqs
@@ -243,7 +248,7 @@ func (c *Client) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.
 		}
 		rest, at = append(rest, r), append(at, i)
 	}
-	if len(rest) == 0 && len(reqs) > 0 {
+	if len(rest) == 0 {
 		return out, nil
 	}
 	list, err := c.askEach(ctx, rest)

@@ -42,6 +42,9 @@ func TestEveryTransportGivesTheSameAnswer(t *testing.T) {
 			worlds, ways, names = append(worlds, w), append(ways, way.open(t, w)), append(names, way.name)
 		}
 	}
+	w := newWorld(t, redis, patience, rules...) // a Client changes no answer of its transport
+	worlds, names = append(worlds, w), append(names, "client")
+	ways = append(ways, newClient(t, overHTTP(t, w.serveHTTP(t)), client.Config{Timeout: patience}))
 	words := func(v any, err error) string {
 		if err != nil {
 			return fmt.Sprint("error ", api.NameOf(err), " no answer: ", errors.Is(err, api.ErrNoAnswer))
