@@ -23,6 +23,8 @@ const (
 	waitJitter, wakeJitter = 50 * time.Millisecond, 10 * time.Millisecond
 	// cacheAge is how old an answer from the server's cache or ours can be: see denialAge.
 	cacheAge = 50 * time.Millisecond
+	// replays is how many times the pause after a replayed answer doubles; the first one is firstPause.
+	replays = 3
 )
 
 // Wait blocks until the key is charged cost units (0 means 1), like Wait of a golang.org/x/time/rate.Limiter. A key
@@ -35,7 +37,8 @@ const (
 // It waits no longer than ctx, nor than Config.MaxWait. It returns an error at once if an answer, to it or to a
 // caller before it, says that the wait would be longer, or that no wait helps. That error wraps ErrOverLimit and is
 // an OverLimitError, which has the answer. If MaxWait passes behind other callers, the error wraps ErrOverLimit
-// alone. If the cost is above the limit, the error is api.ErrCostExceedsLimit. If nobody answers, Config.Policy
+// alone. If the cost is above the limit, the error is api.ErrCostExceedsLimit. A rule that charges what it denies
+// (on_deny: charge) charges such a cost too, so there the error is an OverLimitError. If nobody answers, Config.Policy
 // decides: Allow ends the wait, and Deny is an error that wraps api.ErrUnavailable.
 //
 // A check that is on its way when MaxWait passes is not cut off, so Wait can take longer by Config.Timeout. A check
@@ -66,11 +69,11 @@ func (c *Client) wait(ctx context.Context, req api.CheckRequest) error {
 		if err != nil || a.Allowed {
 			return err
 		}
-		if a.Replayed {
-			continue // its wait was that of an earlier time
-		}
 		delay := time.Duration(a.RetryAfterMs) * time.Millisecond
-		if woken && a.Source.FromMemory() {
+		switch {
+		case a.Replayed:
+			delay = firstPause << min(n, replays) // its wait was that of an earlier time
+		case woken && a.Source.FromMemory():
 			delay = min(delay, cacheAge) // it may be from before the release
 		}
 		if delay <= 0 {

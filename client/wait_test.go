@@ -352,3 +352,21 @@ func TestWaitWithAnIdempotencyKey(t *testing.T) {
 		}
 	})
 }
+
+// A server that answers with old denials alone is asked with pauses, and no longer than MaxWait.
+func TestWaitWhileAllAnswersAreOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &desk{}
+		d.answer = func(context.Context, api.CheckRequest) (api.CheckAnswer, error) {
+			if d.asked > 1000 {
+				return admitted(), nil
+			}
+			return api.CheckAnswer{Replayed: true, RetryAfterMs: -1, Rule: "api", Source: api.SourceRedis}, nil
+		}
+		began, c := time.Now(), newClient(t, d, client.Config{MaxWait: 3 * time.Second})
+		err := c.Wait(t.Context(), "user:1", 1)
+		if took := time.Since(began); !errors.Is(err, client.ErrOverLimit) || took > 3*time.Second || d.asked > 100 {
+			t.Errorf("%v after %d checks in %s, want ErrOverLimit after at most 100 in 3s", err, d.asked, took)
+		}
+	})
+}
