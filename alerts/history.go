@@ -68,6 +68,9 @@ func parsePlace(text string) (place, error) {
 // Alerts returns the newest n alerts of a key that are before a place, the newest first, and the place of each.
 // before is "" for the newest of all.
 func (h *History) Alerts(ctx context.Context, key, before string, n int) ([]api.Transition, []string, error) {
+	if n < 0 {
+		return nil, nil, fmt.Errorf("%w: %d alerts are asked for, expected 0 or more", api.ErrBadRequest, n)
+	}
 	end := place{sequence: 1<<64 - 1, stored: time.Now()}
 	if before != "" {
 		var err error

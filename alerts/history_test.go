@@ -55,6 +55,9 @@ func TestHistoryPages(t *testing.T) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
+	if _, _, err := history.Alerts(t.Context(), "user.1", "", -1); !errors.Is(err, api.ErrBadRequest) {
+		t.Errorf("-1 alerts: %v", err)
+	}
 }
 
 // The last decision of each rule is returned.

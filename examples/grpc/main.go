@@ -1,7 +1,6 @@
 // A gRPC service behind the interceptors. Its callers are limited by their x-api-key, or by their address if they
 // have none. It calls streamcounter over HTTP; client.New around client/grpc does so over gRPC. With `streamcounter
 // dev` running:
-// so over gRPC. With `streamcounter dev` running:
 //
 //	go run ./examples/grpc
 //	grpcurl -plaintext -H 'x-api-key: 42' 127.0.0.1:9091 grpc.health.v1.Health/Check
