@@ -161,14 +161,15 @@ func (h *HTTP) Peek(ctx context.Context, key string) (api.KeyState, error) {
 
 // ask sends one request, whose body may be nil, and decodes the answer.
 func (h *HTTP) ask(ctx context.Context, method, path string, body, into any) error {
-	var text []byte
+	var text bytes.Buffer
 	if body != nil {
-		var err error
-		if text, err = json.Marshal(body); err != nil {
+		encoder := json.NewEncoder(&text)
+		encoder.SetEscapeHTML(false) // it would make keys longer, and the server bounds a body
+		if err := encoder.Encode(body); err != nil {
 			return fmt.Errorf("client: encoding a request: %w", err)
 		}
 	}
-	r, sent, err := h.do(ctx, method, path, text)
+	r, sent, err := h.do(ctx, method, path, text.Bytes())
 	switch {
 	case err != nil && sent && method != http.MethodGet: // a look may be sent again
 		return transport.Lost(err)

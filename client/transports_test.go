@@ -2,6 +2,8 @@ package client_test
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -114,4 +116,18 @@ func TestValuesAreRefusedOverGRPC(t *testing.T) {
 	if s, err := c.Peek(t.Context(), "user:1"); err != nil || s.Windows[0].Used != 0 {
 		t.Errorf("%+v, %v, want nothing charged", s, err)
 	}
+}
+
+// A call of 100 of the longest keys fits the server's bound of a body. Encoders for HTML write 6 bytes for < and &.
+func TestTheLargestCallIsTaken(t *testing.T) {
+	reqs := make([]api.CheckRequest, 100)
+	for i := range reqs {
+		reqs[i] = api.CheckRequest{Key: fmt.Sprintf("%0512d", i), Cost: 1_000_000_000, Mode: api.ModeCharge}
+		reqs[i].Key = strings.ReplaceAll(reqs[i].Key, "00", "<&")
+	}
+	onEveryTransport(t, func(t *testing.T, _ *world, c client.Checker, _ way) {
+		if all, err := c.CheckAll(t.Context(), reqs); err != nil || len(all.Checks) != len(reqs) {
+			t.Errorf("%d answers, %v", len(all.Checks), err)
+		}
+	}, tenAMinute)
 }
