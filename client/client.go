@@ -339,5 +339,10 @@ func send[T any](caller context.Context, s *shared, repeatable bool,
 			}
 		}
 	})
+	if isBreaker(err) {
+		if err = transport.NotSent(err); caller.Err() != nil {
+			err = fmt.Errorf("%w: %w", caller.Err(), err)
+		}
+	}
 	return answer, err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -263,6 +264,41 @@ func TestBreaker(t *testing.T) {
 			return a.Source == api.SourceRedis, a.Note
 		})
 	}
+}
+
+// While the breaker is open nothing is sent, and the errors say so. A caller that has left gets its own error too.
+func TestErrorsOfAnOpenBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newClient(t, &stub{answer: lost}, client.Config{Policy: client.Deny, Retries: -1})
+		req := api.CheckRequest{Key: "k"}
+		for range 5 {
+			_, _ = n.Check(t.Context(), req)
+		}
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		for _, c := range []struct {
+			ctx  context.Context
+			want []error
+		}{
+			{t.Context(), []error{api.ErrNoAnswer, api.ErrNotSent, api.ErrUnavailable}},
+			{gone, []error{context.Canceled, api.ErrNotSent}},
+		} {
+			_, peek := n.Peek(c.ctx, "k")
+			_, one := n.Check(c.ctx, req)
+			_, all := n.CheckAll(c.ctx, []api.CheckRequest{req})
+			each, err := n.CheckEach(c.ctx, []api.CheckRequest{req})
+			if err == nil {
+				err = each[0].Err
+			}
+			for i, err := range []error{peek, one, all, err} {
+				for _, want := range c.want {
+					if !errors.Is(err, want) || errors.Is(err, api.ErrOutcomeUnknown) {
+						t.Errorf("call %d: %v, want %v", i, err, want)
+					}
+				}
+			}
+		}
+	})
 }
 
 // A caller that leaves gets its own error, no policy, and opens no breaker. Otherwise a caller that can choose a

@@ -84,10 +84,7 @@ func (l *leases) Renew(plan lease.Plan, ask api.LeaseRequest) (api.LeaseAnswer, 
 	got, err := send(context.Background(), l.client, false, func(ctx context.Context) (api.LeaseAnswer, error) {
 		return l.leaser.Lease(ctx, ask)
 	})
-	switch {
-	case isBreaker(err):
-		err = fmt.Errorf("%w: %w", api.ErrNotSent, err)
-	case err == nil:
+	if err == nil {
 		l.client.known.update(got.CheckAnswer)
 		newer := planOf(&got.CheckAnswer)
 		newer.shortest = cmp.Or(newer.shortest, plan.ShortestWindow())

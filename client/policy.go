@@ -71,7 +71,7 @@ func failed(err error) bool {
 
 // unanswered reports whether the policy decides.
 func unanswered(err error) bool {
-	return errors.Is(err, api.ErrNoAnswer) || isBreaker(err) || isRefusedCredentials(err)
+	return errors.Is(err, api.ErrNoAnswer) || isRefusedCredentials(err)
 }
 
 func isBreaker(err error) bool {

@@ -70,7 +70,7 @@ func onReserver[T any](ctx context.Context, s *shared, call func(context.Context
 	}
 	answer, err := send(ctx, s, true, func(ctx context.Context) (T, error) { return call(ctx, r) })
 	if err != nil && ctx.Err() == nil && unanswered(err) && !isRefusedCredentials(err) {
-		err = fmt.Errorf("%w: %w: %w", api.ErrUnavailable, api.ErrNoAnswer, err)
+		err = fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 	}
 	return answer, err
 }
