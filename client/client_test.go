@@ -298,6 +298,10 @@ func TestErrorsOfAnOpenBreaker(t *testing.T) {
 				}
 			}
 		}
+		bad := api.WithIdempotency(t.Context(), api.Idempotency{Key: "a b"})
+		if _, err := n.Check(bad, req); !errors.Is(err, api.ErrBadIdempotencyKey) {
+			t.Errorf("with a bad key: %v", err)
+		}
 	})
 }
 

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -63,11 +64,11 @@ func (d *denials) remember(a api.CheckAnswer, asked time.Time) {
 
 // answer returns the answer to a call if one of its keys is denied for certain. Nothing is known of its other keys.
 // Invalid requests are left to the transport, which refuses them.
-func (d *denials) answer(reqs []api.CheckRequest) (all api.ChecksAnswer, ok bool) {
+func (d *denials) answer(ctx context.Context, reqs []api.CheckRequest) (all api.ChecksAnswer, ok bool) {
 	if d == nil {
 		return all, false
 	}
-	reqs, err := transport.ValidateAll(reqs)
+	reqs, err := transport.ValidateAll(ctx, reqs)
 	if err != nil || reqs[0].Mode == api.ModeCharge { // the server counts what happened
 		return all, false
 	}

@@ -13,7 +13,7 @@ func (c *Client) fallback(ctx context.Context, reqs []api.CheckRequest, why erro
 	if ctx.Err() != nil || !unanswered(why) {
 		return api.ChecksAnswer{}, why
 	}
-	reqs, err := transport.ValidateAll(reqs) // an open breaker acts before the transport validates
+	reqs, err := transport.ValidateAll(ctx, reqs) // an open breaker acts before the transport validates
 	if err != nil {
 		return api.ChecksAnswer{}, err
 	}

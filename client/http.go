@@ -82,7 +82,7 @@ func (h *HTTP) Close() { h.transport.CloseIdleConnections() }
 
 // Check implements Checker.
 func (h *HTTP) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer, error) {
-	req, err := transport.Validate(req)
+	req, err := transport.Validate(ctx, req)
 	if err != nil {
 		return api.CheckAnswer{}, err
 	}
@@ -101,7 +101,7 @@ func (h *HTTP) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer
 
 // CheckAll implements Checker.
 func (h *HTTP) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
-	reqs, err := transport.ValidateAll(reqs)
+	reqs, err := transport.ValidateAll(ctx, reqs)
 	if err != nil {
 		return api.ChecksAnswer{}, err
 	}
@@ -120,7 +120,7 @@ func (h *HTTP) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Check
 
 // CheckEach implements Checker.
 func (h *HTTP) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Each, error) {
-	return transport.EachValid(reqs, func(reqs []api.CheckRequest) ([]api.Each, error) {
+	return transport.EachValid(ctx, reqs, func(reqs []api.CheckRequest) ([]api.Each, error) {
 		var a struct {
 			Checks []struct {
 				api.CheckAnswer

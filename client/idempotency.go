@@ -39,9 +39,10 @@ func withKey(ctx context.Context, retention time.Duration) context.Context {
 	return api.WithIdempotency(ctx, api.Idempotency{Key: rand.Text(), Retention: retention})
 }
 
-// makeRepeatable adds the key of the context to a request, if the context has one.
+// makeRepeatable adds the key of the context to a request, if the context has a valid one. The calls that use the key
+// have refused an invalid one before.
 func makeRepeatable(ctx context.Context, req *http.Request) {
-	if key := api.IdempotencyKey(ctx); key.Key != "" {
+	if key := api.IdempotencyKey(ctx); key.Validate() == nil {
 		req.Header.Set(api.IdempotencyHeader, key.Header())
 		req.GetBody = nil // net/http repeats a request with this header if it can read the body again
 	}

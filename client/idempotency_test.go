@@ -1,7 +1,9 @@
 package client_test
 
 import (
+	"errors"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -58,4 +60,42 @@ func TestEachCheckIsChargedOnce(t *testing.T) {
 			t.Error("no lost answer was asked for again")
 		}
 	})
+}
+
+// A caller's bad key is the caller's error over every transport, and says nothing about the server: no policy answers,
+// and the breaker stays closed.
+func TestABadKeyIsTheCallersError(t *testing.T) {
+	onEveryTransport(t, func(t *testing.T, w *world, c client.Checker, way way) {
+		n := newClient(t, c, client.Config{Timeout: patience})
+		req := api.CheckRequest{Key: "user:1"}
+		open, err := w.service.Reserve(t.Context(), api.ReservationRequest{CheckRequest: api.CheckRequest{
+			Checks: []api.CheckRequest{{Key: "user:1", Cost: 1}}}, TTLMs: 60_000})
+		testkit.Must(t, err)
+		for _, key := range []string{"a\nb", "a\x7fb", "ü", "a b", `a"b`, strings.Repeat("k", 101)} {
+			ctx := api.WithIdempotency(t.Context(), api.Idempotency{Key: key})
+			for _, c := range []client.Checker{c, n} {
+				a, one := c.Check(ctx, req)
+				_, all := c.CheckAll(ctx, []api.CheckRequest{req})
+				_, each := c.CheckEach(ctx, []api.CheckRequest{req})
+				errs := []error{one, all, each}
+				// Peek and Renew use no key, and take no harm from a bad one.
+				_, unharmed := c.Peek(ctx, req.Key)
+				testkit.Must(t, unharmed)
+				if r, ok := c.(client.Reserver); ok && way.name != "grpc" && way.whole {
+					_, err := r.Reserve(ctx, api.ReservationRequest{CheckRequest: req})
+					errs = append(errs, err)
+					_, unharmed = r.Renew(ctx, open.ID, api.RenewRequest{})
+					testkit.Must(t, unharmed)
+				}
+				for i, err := range errs {
+					if !errors.Is(err, api.ErrBadIdempotencyKey) || a.Allowed || errors.Is(err, api.ErrNoAnswer) {
+						t.Errorf("key %q, call %d: %+v, %v, want a bad key", key, i, a, err)
+					}
+				}
+			}
+		}
+		if a, err := n.Check(t.Context(), req); err != nil || a.Source == api.SourcePolicy {
+			t.Errorf("%+v, %v, want the server's answer", a, err)
+		}
+	}, tenAMinute)
 }

@@ -12,7 +12,7 @@ import (
 
 // Reserve implements Reserver.
 func (h *HTTP) Reserve(ctx context.Context, req api.ReservationRequest) (a api.ReservationOfAll, err error) {
-	reqs, err := transport.ValidateReservation(req)
+	reqs, err := transport.ValidateReservation(ctx, req)
 	if err != nil {
 		return a, err
 	}

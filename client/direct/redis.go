@@ -110,7 +110,7 @@ func (r *Redis) RecordRules(ctx context.Context) error {
 
 // Check implements client.Checker.
 func (r *Redis) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer, error) {
-	reqs, err := transport.ValidateAll([]api.CheckRequest{req})
+	reqs, err := transport.ValidateAll(ctx, []api.CheckRequest{req})
 	if err != nil {
 		return api.CheckAnswer{}, err
 	}
@@ -127,7 +127,7 @@ func (r *Redis) Close() { r.checks.Close() }
 
 // CheckAll implements client.Checker.
 func (r *Redis) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
-	reqs, err := transport.ValidateAll(reqs)
+	reqs, err := transport.ValidateAll(ctx, reqs)
 	if err != nil {
 		return api.ChecksAnswer{}, err
 	}
@@ -141,7 +141,7 @@ func (r *Redis) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Chec
 // CheckEach implements client.Checker. It runs one script for all requests on a single server, and one for each
 // partition on a Cluster.
 func (r *Redis) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Each, error) {
-	return transport.EachValid(reqs, func(reqs []api.CheckRequest) ([]api.Each, error) {
+	return transport.EachValid(ctx, reqs, func(reqs []api.CheckRequest) ([]api.Each, error) {
 		out := r.checks.CheckEach(ctx, reqs)
 		answered := slices.ContainsFunc(out, func(e api.Each) bool { return !errors.Is(e.Err, api.ErrNoAnswer) })
 		if !answered {

@@ -10,7 +10,7 @@ import (
 
 // Reserve implements client.Reserver.
 func (r *Redis) Reserve(ctx context.Context, req api.ReservationRequest) (api.ReservationOfAll, error) {
-	reqs, err := transport.ValidateReservation(req)
+	reqs, err := transport.ValidateReservation(ctx, req)
 	if err != nil {
 		return api.ReservationOfAll{}, err
 	}

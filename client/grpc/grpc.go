@@ -94,7 +94,7 @@ func (g *Client) Close() error { return g.conn.Close() }
 
 // Check implements Checker.
 func (g *Client) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer, error) {
-	req, err := transport.Validate(req)
+	req, err := transport.Validate(ctx, req)
 	if err != nil {
 		return api.CheckAnswer{}, err
 	}
@@ -107,7 +107,7 @@ func (g *Client) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnsw
 
 // CheckAll implements Checker.
 func (g *Client) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
-	reqs, err := transport.ValidateAll(reqs)
+	reqs, err := transport.ValidateAll(ctx, reqs)
 	if err != nil {
 		return api.ChecksAnswer{}, err
 	}
@@ -117,7 +117,7 @@ func (g *Client) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Che
 // CheckEach implements Checker, with a call for each: the service decides the
 // descriptors of one call all or nothing.
 func (g *Client) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Each, error) {
-	return transport.EachValid(reqs, func(reqs []api.CheckRequest) ([]api.Each, error) {
+	return transport.EachValid(ctx, reqs, func(reqs []api.CheckRequest) ([]api.Each, error) {
 		return transport.InParallel(ctx, reqs, g.Check), nil
 	})
 }

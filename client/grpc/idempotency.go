@@ -10,9 +10,10 @@ import (
 // TakesIdempotency implements client.Idempotent.
 func (g *Client) TakesIdempotency() bool { return true }
 
-// appendKey adds the key of the context to the metadata of the request, if the context has one.
+// appendKey adds the key of the context to the metadata of the request, if the context has a valid one. Checks have
+// refused an invalid one before.
 func appendKey(ctx context.Context, md []string) []string {
-	if key := api.IdempotencyKey(ctx); key.Key != "" {
+	if key := api.IdempotencyKey(ctx); key.Validate() == nil {
 		md = append(md, strings.ToLower(api.IdempotencyHeader), key.Header())
 	}
 	return md

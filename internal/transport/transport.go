@@ -23,8 +23,15 @@ func Lost(err error) error {
 	return fmt.Errorf("%w: %w: %w", api.ErrNoAnswer, api.ErrOutcomeUnknown, err)
 }
 
-// Validate returns the request with its cost filled in, and refuses what no server accepts.
-func Validate(req api.CheckRequest) (api.CheckRequest, error) {
+// Validate returns the request with its cost filled in, and refuses what no server accepts, also the key of ctx.
+func Validate(ctx context.Context, req api.CheckRequest) (api.CheckRequest, error) {
+	if err := validateKey(ctx); err != nil {
+		return req, err
+	}
+	return validate(req)
+}
+
+func validate(req api.CheckRequest) (api.CheckRequest, error) {
 	req.Cost = cmp.Or(req.Cost, 1)
 	if req.Checks != nil {
 		return req, fmt.Errorf("%w: a request with checks of its own is one for CheckAll", api.ErrBadRequest)
@@ -41,15 +48,18 @@ func Validate(req api.CheckRequest) (api.CheckRequest, error) {
 	return req, api.ValidateCount(req.Cost)
 }
 
-// ValidateAll validates each request, and their modes together.
-func ValidateAll(reqs []api.CheckRequest) ([]api.CheckRequest, error) {
+// ValidateAll validates each request, their modes together, and the key of ctx.
+func ValidateAll(ctx context.Context, reqs []api.CheckRequest) ([]api.CheckRequest, error) {
 	if len(reqs) == 0 {
 		return nil, fmt.Errorf("%w: no key is asked for", api.ErrBadRequest)
+	}
+	if err := validateKey(ctx); err != nil {
+		return nil, err
 	}
 	out := make([]api.CheckRequest, len(reqs))
 	for i, r := range reqs {
 		var err error
-		if out[i], err = Validate(r); err != nil {
+		if out[i], err = validate(r); err != nil {
 			return nil, fmt.Errorf("checks[%d]: %w", i, err)
 		}
 	}
@@ -57,7 +67,7 @@ func ValidateAll(reqs []api.CheckRequest) ([]api.CheckRequest, error) {
 }
 
 // ValidateReservation returns the keys of a reservation, one or several, with their costs filled in.
-func ValidateReservation(req api.ReservationRequest) ([]api.CheckRequest, error) {
+func ValidateReservation(ctx context.Context, req api.ReservationRequest) ([]api.CheckRequest, error) {
 	reqs := req.Checks
 	switch {
 	case reqs == nil:
@@ -68,7 +78,7 @@ func ValidateReservation(req api.ReservationRequest) ([]api.CheckRequest, error)
 	if req.TTLMs < 0 {
 		return nil, fmt.Errorf("%w: ttl_ms is %d, expected 0 or more", api.ErrBadRequest, req.TTLMs)
 	}
-	reqs, err := ValidateAll(reqs)
+	reqs, err := ValidateAll(ctx, reqs)
 	for i, r := range reqs {
 		if r.Mode != "" || req.Mode != "" {
 			return nil, fmt.Errorf("%w: checks[%d] has a mode, a reservation has none", api.ErrBadRequest, i)
@@ -78,16 +88,20 @@ func ValidateReservation(req api.ReservationRequest) ([]api.CheckRequest, error)
 }
 
 // EachValid is CheckEach for the requests that a server would accept. The others get their error without a call.
-func EachValid(reqs []api.CheckRequest, check func(valid []api.CheckRequest) ([]api.Each, error)) ([]api.Each, error) {
+func EachValid(ctx context.Context, reqs []api.CheckRequest,
+	check func(valid []api.CheckRequest) ([]api.Each, error)) ([]api.Each, error) {
 	if len(reqs) == 0 {
-		_, err := ValidateAll(reqs)
+		_, err := ValidateAll(ctx, reqs)
+		return nil, err
+	}
+	if err := validateKey(ctx); err != nil {
 		return nil, err
 	}
 	out := make([]api.Each, len(reqs))
 	var valid []api.CheckRequest
 	var at []int // in valid → in reqs
 	for i, r := range reqs {
-		r, err := Validate(r)
+		r, err := validate(r)
 		if err != nil {
 			out[i].Err = err
 			continue
