@@ -162,7 +162,7 @@ func TestHTTPRefusesURLs(t *testing.T) {
 	}
 }
 
-// Each request carries a token: the one that is current at that moment.
+// Each request carries a token: the one that is current at that moment. A token that cannot be sent is a wrong one.
 func TestTokens(t *testing.T) {
 	token := "first"
 	var got []string
@@ -195,6 +195,15 @@ func TestTokens(t *testing.T) {
 	}
 	if strings.Join(got, " ") != "Bearer first Bearer second" {
 		t.Errorf("sent %q", got)
+	}
+	for _, token = range []string{"hunter2\n", "hunter2\x7f", "hunter2é"} { // it cannot be a header, so it is wrong
+		for _, checker := range []client.Checker{h, c} {
+			_, err := checker.Check(t.Context(), api.CheckRequest{Key: "k"})
+			if !errors.Is(err, api.ErrUnauthenticated) || errors.Is(err, api.ErrNoAnswer) ||
+				strings.Contains(err.Error(), "hunter") {
+				t.Errorf("token %q: %v, want an error that does not show it", token, err)
+			}
+		}
 	}
 }
 

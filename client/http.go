@@ -169,7 +169,11 @@ func (h *HTTP) ask(ctx context.Context, method, path string, body, into any) err
 			return fmt.Errorf("client: encoding a request: %w", err)
 		}
 	}
-	r, sent, err := h.do(ctx, method, path, text.Bytes())
+	bearer, err := transport.Bearer(h.token)
+	if err != nil {
+		return err
+	}
+	r, sent, err := h.do(ctx, method, path, bearer, text.Bytes())
 	switch {
 	case err != nil && sent && method != http.MethodGet: // a look may be sent again
 		return transport.Lost(err)
@@ -188,7 +192,7 @@ type reply struct {
 }
 
 // do sends one request, and reports whether it may have reached the server.
-func (h *HTTP) do(ctx context.Context, method, path string, body []byte) (*reply, bool, error) {
+func (h *HTTP) do(ctx context.Context, method, path, bearer string, body []byte) (*reply, bool, error) {
 	var sent atomic.Bool
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sent.Store(true) }})
 	req, err := http.NewRequestWithContext(ctx, method, h.base+path, bytes.NewReader(body))
@@ -199,8 +203,8 @@ func (h *HTTP) do(ctx context.Context, method, path string, body []byte) (*reply
 		req.Header.Set("Content-Type", "application/json")
 		makeRepeatable(ctx, req)
 	}
-	if h.token != nil {
-		req.Header.Set("Authorization", "Bearer "+h.token())
+	if bearer != "" {
+		req.Header.Set("Authorization", bearer)
 	}
 	resp, err := h.client.Do(req)
 	if err != nil {

@@ -166,8 +166,12 @@ func (g *Client) ask(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAn
 		md = append(md, modesName, strings.Join(modes, ","))
 	}
 	md = appendKey(ctx, md)
-	if g.token != nil {
-		md = append(md, "authorization", "Bearer "+g.token())
+	bearer, err := transport.Bearer(g.token)
+	if err != nil {
+		return api.ChecksAnswer{}, err
+	}
+	if bearer != "" {
+		md = append(md, "authorization", bearer)
 	}
 	sent := new(atomic.Bool)
 	ctx = context.WithValue(metadata.AppendToOutgoingContext(ctx, md...), sentKey{}, sent)
