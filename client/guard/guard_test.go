@@ -20,7 +20,7 @@ import (
 )
 
 // With the rights of a subscriber in deploy/nats-permissions.conf and no more: the
-// snapshot of its rules, changes, an end, a clean stop.
+// snapshot of its rules, changes, an end, a clean stop. A rule may be named twice, and that of blocks too.
 func TestGuardUnderTheShippedPermissions(t *testing.T) {
 	server := streamtest.NewSecuredNATS(t)
 	r := newRelay(t, streamtest.ConnectNATS(t, server.As("relay"), nats.CustomInboxPrefix("_INBOX.relay")), "sc")
@@ -32,7 +32,7 @@ func TestGuardUnderTheShippedPermissions(t *testing.T) {
 	)
 	before := goleak.IgnoreCurrent()
 	nc := streamtest.ConnectNATS(t, server.As("subscriber"), nats.CustomInboxPrefix("_INBOX.subscriber"))
-	g, stop := runGuard(t, nc, guard.Config{Rules: []string{"api", "web"}})
+	g, stop := runGuard(t, nc, guard.Config{Rules: []string{"api", "web", "api", "override"}})
 	awaitReady(t, g)
 	if d, ok := g.Lookup("user:1"); !ok || d != throttle("api", "user:1", now) {
 		t.Errorf("Lookup gives %+v, %t", d, ok)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -131,10 +132,12 @@ func (g *Guard) subjects() []string {
 	if len(g.config.Rules) == 0 {
 		return []string{g.config.Prefix + ".throttle.>"}
 	}
-	// A block by an operator holds under every rule.
-	list := []string{g.config.Prefix + ".throttle." + api.OverrideRule + ".>"}
-	for _, rule := range g.config.Rules {
-		list = append(list, g.config.Prefix+".throttle."+rule+".>")
+	// A block by an operator holds under every rule. NATS refuses a subject that is given twice.
+	var list []string
+	for _, rule := range append([]string{api.OverrideRule}, g.config.Rules...) {
+		if subject := g.config.Prefix + ".throttle." + rule + ".>"; !slices.Contains(list, subject) {
+			list = append(list, subject)
+		}
 	}
 	return list
 }
