@@ -6,7 +6,7 @@
 --   plan    what is evaluated for the key (plan.lua)
 --   k       the place of its first meter in KEYS; its other meters follow
 --   place   the place of its partition's hash of levels in KEYS; due and outbox follow
---   now     the clock's time in ms; if the plan has one meter, the time `now` of that meter
+--   now     the clock's time in ms
 --   meters  the states of its meters (plan.lua)
 --   used    window -> units in it, after look_at was called
 --   below   it is at least this many units below its lowest level
@@ -55,8 +55,7 @@ local function open_key(plan, k, place, now, reserved_too)
     local bound = meter.lowest - meter.open(m, name, now)
     if bound < below then below = bound end
     local at = m.last
-    if at <= now or meter.by_clock then at = now elseif many == 1 then s.now = at end
-    m.now, k = at, k + 1
+    m.now, k = (meter.by_clock or at < now) and now or at, k + 1
     if m.marked then marked = true end
   end
   s.below = below
@@ -75,14 +74,14 @@ end
 local function charged_free_at(s, w, n)
   local plan = s.plan
   local m = s.meters[plan.meter_of[w]]
-  return s.now + m.meter.free_at(m, plan.place_of[w], n) - m.now
+  return m.meter.free_at(m, plan.place_of[w], n)
 end
 local function charged_leaves(s, w, t, units, n)
   local plan = s.plan
   local m = s.meters[plan.meter_of[w]]
   local leaves = m.meter.leaves
-  if not leaves then return t + plan.ms[w] end
-  return s.now + leaves(m, plan.place_of[w], t + m.now - s.now, units, n) - m.now
+  t = max(t, m.now)
+  return leaves and leaves(m, plan.place_of[w], t, units, n) or t + plan.ms[w]
 end
 
 -- look_at finds what each window of a key holds. Call it after open_key, and again after units were added at a time
@@ -182,9 +181,7 @@ local function window_states(reply, n, s, less)
       first, last = hooks.free_at(s, w, all - 1), hooks.free_at(s, w, 0)
     elseif shown > 0 then
       local m = s.meters[plan.meter_of[w]]
-      local shift = s.now - m.now
       first, last = m.meter.free_times(m, plan.place_of[w], all)
-      first, last = first + shift, last + shift
     end
     reply[n + 1] = shown
     reply[n + 2] = first

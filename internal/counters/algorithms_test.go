@@ -27,7 +27,7 @@ func (x tale) counter(key string) string {
 }
 
 // The clock of a key is never below the time of its newest event: after a step back,
-// a server does not lose or admit anything.
+// a server does not lose or admit anything. A caller must wait until the clock has caught up, too.
 func TestClockThatStepsBack(t *testing.T) {
 	eachAlgorithm(t, func(t *testing.T, s *store, algorithm string) {
 		x := one(t, s, algorithm, 10, 10*time.Second)
@@ -38,8 +38,19 @@ func TestClockThatStepsBack(t *testing.T) {
 		before := x.check("k", 6)
 		s.clock.ms = start + 9_998
 		after := x.check("k", 6)
-		if after.Allowed != before.Allowed || fmt.Sprint(after.Items) != fmt.Sprint(before.Items) {
+		was, is := before.Items[0], after.Items[0]
+		if after.Allowed != before.Allowed || is.Windows[0].Used != was.Windows[0].Used ||
+			is.RetryAfter != was.RetryAfter+2*time.Millisecond ||
+			is.Windows[0].EmptyMs != was.Windows[0].EmptyMs+2 {
 			t.Fatalf("before the step %+v, after it %+v", before, after)
+		}
+		s.clock.ms += is.RetryAfter.Milliseconds() - 1
+		if early := x.check("k", 6); early.Allowed {
+			t.Errorf("a millisecond early: %+v", early)
+		}
+		s.clock.ms++
+		if in := x.check("k", 6); !in.Allowed {
+			t.Errorf("after the wait: %+v", in)
 		}
 	})
 }

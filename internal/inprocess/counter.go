@@ -142,7 +142,7 @@ func (c *Counter) Check(reqs []Request) (states []State, allowed bool) {
 				states[i].RetryAfterMs = l.waitAll(now, r.Rule.Windows, states[i].Cost)
 			}
 		}
-		states[i].NowMs, states[i].Windows = now, l.states(now, r.Rule.Windows)
+		states[i].NowMs, states[i].Windows = clock, l.states(now, r.Rule.Windows)
 	}
 	return states, allowed
 }
@@ -152,7 +152,7 @@ func (c *Counter) Peek(rule Rule, key string) State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l, now := c.open(rule, key, c.now())
-	return State{NowMs: now, Windows: l.states(now, rule.Windows)}
+	return State{NowMs: l.clock, Windows: l.states(now, rule.Windows)}
 }
 
 // Reset removes a key under the rule of this name, and reports whether it was there.
@@ -172,7 +172,7 @@ func (c *Counter) open(rule Rule, key string, now int64) (*log, int64) {
 		l = &log{}
 	}
 	c.uses++
-	l.used, l.span = c.uses, 1
+	l.used, l.span, l.clock = c.uses, 1, now
 	for _, w := range rule.Windows {
 		l.span = max(l.span, w.Per.Milliseconds())
 	}

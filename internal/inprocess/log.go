@@ -14,6 +14,7 @@ type log struct {
 	entries []entry
 	span    int64  // the longest window of its rule, ms
 	used    uint64 // the number of its last use
+	clock   int64  // the time of that use, which may be before the newest entry
 }
 
 type entry struct{ ms, total int64 }
@@ -64,11 +65,11 @@ func (l *log) states(now int64, windows []Window) []api.WindowState {
 		units, first := l.sum(now, window)
 		switch newest, _ := l.newest(); {
 		case units > 0 && ends > 0:
-			empty = time.Duration(ends-now) * time.Millisecond
+			empty = time.Duration(ends-l.clock) * time.Millisecond
 			nextFree = empty
 		case units > 0:
-			nextFree = time.Duration(first-now)*time.Millisecond + w.Per
-			empty = time.Duration(newest-now)*time.Millisecond + w.Per
+			nextFree = time.Duration(first-l.clock)*time.Millisecond + w.Per
+			empty = time.Duration(newest-l.clock)*time.Millisecond + w.Per
 		}
 		out[i] = api.NewWindowState(w.Limit, time.Duration(length)*time.Millisecond, units, nextFree, empty)
 	}
@@ -98,9 +99,9 @@ func (l *log) wait(now int64, w Window, cost int64) int64 {
 		return 0
 	}
 	if ends > 0 {
-		return ends - now
+		return ends - l.clock
 	}
-	return l.freeAt(now, window, w.Limit-cost) - now
+	return l.freeAt(now, window, w.Limit-cost) - l.clock
 }
 
 // freeAt returns the earliest time at which the window holds at most n units if no
