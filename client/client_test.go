@@ -349,6 +349,38 @@ func TestLocalLearnsNewLimits(t *testing.T) {
 	}
 }
 
+// An operator's limits are those of one key. The other keys of the rule keep the rule's.
+func TestLocalKeepsAnOperatorsLimitsToTheirKey(t *testing.T) {
+	for _, limit := range []int64{1, 10} {
+		plain := admits(api.WindowState{Limit: 3, WindowMs: 60_000})
+		s := &stub{answer: plain}
+		n := newClient(t, s, client.Config{Policy: client.Local, Retries: -1})
+		limitOf := func(key string) int64 {
+			t.Helper()
+			a, err := n.Check(t.Context(), api.CheckRequest{Key: key})
+			testkit.Must(t, err)
+			return a.Windows[0].Limit
+		}
+		limitOf("r:1")
+		s.answer = func(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
+			all, err := admits(api.WindowState{Limit: limit, WindowMs: 60_000})(ctx, reqs)
+			all.Checks[0].Override = "windows"
+			return all, err
+		}
+		limitOf("r:own")
+		s.answer = down
+		if rule, own := limitOf("r:1"), limitOf("r:own"); rule != 3 || own != limit {
+			t.Errorf("limit %d of the rule and %d of the key, want 3 and %d", rule, own, limit)
+		}
+		s.answer = plain
+		limitOf("r:own") // the operator has cleared it
+		s.answer = down
+		if own := limitOf("r:own"); own != 3 {
+			t.Errorf("limit %d after it was cleared, want 3", own)
+		}
+	}
+}
+
 func TestConfigIsChecked(t *testing.T) {
 	for _, c := range []client.Config{
 		{Timeout: -1}, {Instances: -1}, {KnownKeys: -1}, {LocalKeys: -1}, {Policy: 4}, {UnknownKeys: client.Local},
