@@ -139,6 +139,19 @@ func TestLocalCountsItsShare(t *testing.T) {
 	}
 }
 
+// Each charge of a call is counted alone, also that of a key whose rule is not known.
+func TestLocalCountsEachCharge(t *testing.T) {
+	n, _ := taught(t, client.Config{Policy: client.Local})
+	all, err := n.CheckAll(t.Context(), []api.CheckRequest{{Key: "local:1", Cost: 11, Mode: api.ModeCharge},
+		{Key: "other:1", Cost: 9, Mode: api.ModeCharge}, {Key: "never:1", Cost: 9, Mode: api.ModeCharge}})
+	testkit.Must(t, err)
+	for i, a := range all.Checks {
+		if isOver := i == 0; all.Allowed || a.Allowed == isOver || a.Charged != isOver {
+			t.Errorf("%+v, want that it is over the limit: %t", a, isOver)
+		}
+	}
+}
+
 // If many instances share a limit, each has one unit at least. Config.RuleOf returns the limit without a server.
 func TestLocalAdmitsAtLeastOneUnit(t *testing.T) {
 	n := newClient(t, &stub{answer: down}, client.Config{Policy: client.Local, Instances: 1000,
