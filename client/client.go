@@ -55,8 +55,8 @@ type Config struct {
 	// its rule. If there are more, the ones that were asked for longest ago are forgotten (for LocalKeys, nearly so).
 	// Default 100,000 each.
 	KnownKeys, LocalKeys int
-	// Denials is how many denied keys are remembered. They are denied again without a call for up to 10ms. If there
-	// are more, the ones that were asked for longest ago are forgotten. Default 0: none.
+	// Denials is how many denied keys are remembered. A call that has no other keys is denied without the server for
+	// up to 10ms. If there are more, the ones that were asked for longest ago are forgotten. Default 0: none.
 	Denials int
 	// Leases is how many hot keys the client leases at most: it spends their units from memory. It needs a Leaser
 	// (client.HTTP) and a rule with lease. Close gives unspent units back. Default 0: none.
@@ -198,7 +198,7 @@ func (c *Client) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnsw
 	})
 	if err == nil {
 		c.known.update(a)
-		c.denials.remember(a, asked)
+		c.denials.remember(req.Mode, a, asked)
 		c.leases.asked(&a)
 		return c.refuseUnmatched(a), nil
 	}
@@ -226,7 +226,7 @@ func (c *Client) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Che
 		c.known.update(a)
 	}
 	if len(all.Checks) == 1 { // in a call of several, the costs of a key were added up
-		c.denials.remember(all.Checks[0], asked)
+		c.denials.remember(reqs[0].Mode, all.Checks[0], asked)
 	}
 	return c.refuseAllUnmatched(all, reqs), nil
 }
@@ -280,7 +280,7 @@ func (c *Client) askEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Ea
 	for i := range list {
 		if list[i].Err == nil {
 			c.known.update(list[i].CheckAnswer)
-			c.denials.remember(list[i].CheckAnswer, asked)
+			c.denials.remember(reqs[i].Mode, list[i].CheckAnswer, asked)
 			list[i].CheckAnswer = c.refuseUnmatched(list[i].CheckAnswer)
 			continue
 		}
