@@ -28,8 +28,9 @@ type Config struct {
 	Retries int
 	// NoIdempotency turns off the idempotency key that each check carries. With a key, a check is sent again even if
 	// its answer was lost, and is charged once. A key costs the server's Redis about as much as the check, and some
-	// 250 B for a minute (docs/client.md). A key that the caller put into the context (api.WithIdempotency) is kept
-	// in either case.
+	// 250 B for a minute (docs/client.md). Over HTTP and gRPC, a key keeps the server from answering a check from its
+	// own leases and remembered denials. For hot keys set this, or Leases and Denials. (direct.Redis answers first
+	// attempts from memory.) A key that the caller put into the context (api.WithIdempotency) is kept in either case.
 	NoIdempotency bool
 	// Policy decides if nobody answers; default Allow.
 	Policy Policy
@@ -332,6 +333,7 @@ func send[T any](caller context.Context, s *shared, repeatable bool,
 				!pause.BeforeDeadline(ctx, firstPause<<attempt) {
 				return struct{}{}, err
 			}
+			ctx = api.Again(ctx)
 		}
 	})
 	return answer, err

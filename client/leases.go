@@ -100,7 +100,7 @@ func (l *leases) Renew(plan lease.Plan, ask api.LeaseRequest) (api.LeaseAnswer, 
 // must decide.
 func (l *leases) answer(ctx context.Context, req *api.CheckRequest) (api.CheckAnswer, bool) {
 	if l == nil || !l.Used() || req.Mode.Or(api.ModeTake) != api.ModeTake || req.Checks != nil ||
-		req.Values != nil || req.Cost < 0 || api.Repeatable(ctx) {
+		req.Values != nil || req.Cost < 0 || api.MayRepeat(ctx) {
 		return api.CheckAnswer{}, false
 	}
 	one, cost := l.Held(req.Key), cmp.Or(req.Cost, 1)
