@@ -189,7 +189,7 @@ func (c *Client) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnsw
 	if a, ok := c.leases.answer(ctx, &req); ok {
 		return a, nil
 	}
-	if all, ok := c.denials.answer([]api.CheckRequest{req}); ok {
+	if all, ok := c.denials.answer(ctx, []api.CheckRequest{req}); ok {
 		return all.Checks[0], nil
 	}
 	asked := c.denials.start()
@@ -212,7 +212,7 @@ func (c *Client) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnsw
 
 // CheckAll implements Checker. If policies differ, the strictest decides for all: Deny, then Local, then Allow.
 func (c *Client) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
-	if all, ok := c.denials.answer(reqs); ok {
+	if all, ok := c.denials.answer(ctx, reqs); ok {
 		return all, nil
 	}
 	asked := c.denials.start()
@@ -238,7 +238,7 @@ func (c *Client) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.
 	rest := make([]api.CheckRequest, 0, len(reqs))
 	var at []int // in rest → in reqs
 	for i, r := range reqs {
-		if all, ok := c.denials.answer(reqs[i : i+1]); ok {
+		if all, ok := c.denials.answer(ctx, reqs[i:i+1]); ok {
 			out[i].CheckAnswer = all.Checks[0]
 			continue
 		}

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -65,8 +66,8 @@ func (d *denials) remember(mode api.Mode, a api.CheckAnswer, asked time.Time) {
 
 // answer returns the answer to a call if all of its keys are denied for certain. Of any other key it is not known
 // whether its rule counts what is denied. Invalid requests are left to the transport, which refuses them.
-func (d *denials) answer(reqs []api.CheckRequest) (all api.ChecksAnswer, ok bool) {
-	if d == nil {
+func (d *denials) answer(ctx context.Context, reqs []api.CheckRequest) (all api.ChecksAnswer, ok bool) {
+	if d == nil || api.MayRepeat(ctx) { // the server has the answer that was given before
 		return all, false
 	}
 	reqs, err := transport.ValidateAll(reqs)

@@ -72,7 +72,7 @@ func deniesUsers(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer
 }
 
 // A rule can count what is denied, and only the server knows that. So memory answers only calls whose keys are all
-// known to be denied.
+// known to be denied. A call with an idempotency key may repeat an earlier one, and only the server knows its answer.
 func TestCallsThatDenialsAnswer(t *testing.T) {
 	type ask func(*client.Client, context.Context, []api.CheckRequest) (api.ChecksAnswer, error)
 	one := func(c *client.Client, ctx context.Context, reqs []api.CheckRequest) (all api.ChecksAnswer, err error) {
@@ -80,6 +80,18 @@ func TestCallsThatDenialsAnswer(t *testing.T) {
 		return api.ChecksAnswer{Checks: []api.CheckAnswer{a}}, err
 	}
 	all := (*client.Client).CheckAll
+	each := func(c *client.Client, ctx context.Context, reqs []api.CheckRequest) (all api.ChecksAnswer, err error) {
+		list, err := c.CheckEach(ctx, reqs)
+		for _, e := range list {
+			all.Checks = append(all.Checks, e.CheckAnswer)
+		}
+		return all, err
+	}
+	keyed := func(ask ask) ask {
+		return func(c *client.Client, ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
+			return ask(c, api.WithIdempotency(ctx, api.Idempotency{Key: "mine"}), reqs)
+		}
+	}
 	take, look := api.CheckRequest{Key: "user:1"}, api.CheckRequest{Key: "user:1", Mode: api.ModeLook}
 	other := api.CheckRequest{Key: "other:1", Cost: 2}
 	test := func(t *testing.T, first api.CheckRequest, ask ask, reqs []api.CheckRequest, asked int) {
@@ -100,6 +112,10 @@ func TestCallsThatDenialsAnswer(t *testing.T) {
 		test(t, take, all, []api.CheckRequest{take}, 0)
 		test(t, take, all, []api.CheckRequest{take, take}, 0)
 		test(t, take, all, []api.CheckRequest{other, take}, 1)
+		test(t, take, each, []api.CheckRequest{other, take}, 1)
+		test(t, take, keyed(one), []api.CheckRequest{take}, 1)
+		test(t, take, keyed(all), []api.CheckRequest{take}, 1)
+		test(t, take, keyed(each), []api.CheckRequest{other, take}, 2)
 		test(t, look, one, []api.CheckRequest{take}, 1) // a look does not say whether its rule counts what is denied
 	})
 }
