@@ -31,6 +31,9 @@ type Idempotency struct {
 	// Retention is how long the answer must be remembered, if that is less than the server's retention; 0: it is not
 	// less.
 	Retention time.Duration
+	// First: no request had this key before. Within a process, where no answer is lost, a request for one key may then
+	// be answered from memory. The header does not have it.
+	First bool
 }
 
 // Validate refuses an invalid key. The error wraps ErrBadIdempotencyKey.
@@ -105,8 +108,26 @@ func Nth(ctx context.Context, i int) context.Context {
 		return ctx
 	}
 	key.Key += "." + strconv.Itoa(i)
+	key.First = false // if one is lost, all are sent again
+	return WithIdempotency(ctx, key)
+}
+
+// Again returns the context for a call that is sent again.
+func Again(ctx context.Context) context.Context {
+	key := IdempotencyKey(ctx)
+	if !key.First {
+		return ctx
+	}
+	key.First = false
 	return WithIdempotency(ctx, key)
 }
 
 // Repeatable reports whether calls with this context carry a key, so that they may be sent again.
 func Repeatable(ctx context.Context) bool { return IdempotencyKey(ctx).Key != "" }
+
+// MayRepeat reports whether a call with this context may repeat an earlier one. An answer from memory would not be the
+// earlier answer then.
+func MayRepeat(ctx context.Context) bool {
+	key := IdempotencyKey(ctx)
+	return key.Key != "" && !key.First
+}

@@ -98,6 +98,9 @@ func (s *Service) CheckEach(ctx context.Context, reqs []api.CheckRequest) []api.
 		out[i].Err = err
 	}
 	memory := s.memoryOf(ctx, calls...) // another list under the same key is another request
+	if len(calls) > 1 {
+		ctx = api.Again(ctx) // if the answer to one is lost, all of them come again
+	}
 	for n, c := range calls {
 		c.remember(memory, index[n])
 	}

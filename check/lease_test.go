@@ -384,9 +384,24 @@ func TestLeases(t *testing.T) {
 				t.Errorf("mode %s: %+v, %v", mode, a, err)
 			}
 		}
-		a, err := one.Check(api.WithIdempotency(ctx, api.Idempotency{Key: "x"}), api.CheckRequest{Key: "k"})
-		if err != nil || a.Source != api.SourceRedis {
-			t.Errorf("with an idempotency key: %+v, %v", a, err)
+		for key, want := range map[api.Idempotency]api.Source{
+			{Key: "x"}: api.SourceRedis, {Key: "y", First: true}: api.SourceLease,
+		} {
+			ctx := api.WithIdempotency(ctx, key)
+			if a, err := one.Check(ctx, api.CheckRequest{Key: "k"}); err != nil || a.Source != want {
+				t.Errorf("with an idempotency key, %+v: %+v, %v, want source %s", key, a, err, want)
+			}
+			if a, err := one.Check(api.Again(ctx), api.CheckRequest{Key: "k"}); err != nil ||
+				a.Source != api.SourceRedis {
+				t.Errorf("with an idempotency key, again: %+v, %v", a, err)
+			}
+		}
+		// If one answer is lost, all are asked for again.
+		first := api.WithIdempotency(ctx, api.Idempotency{Key: "z", First: true})
+		for i, e := range one.CheckEach(first, []api.CheckRequest{{Key: "k"}, {Key: "other"}}) {
+			if e.Err != nil || e.Source != api.SourceRedis {
+				t.Errorf("with an idempotency key, %d of two: %+v, %v", i, e.CheckAnswer, e.Err)
+			}
 		}
 	})
 }

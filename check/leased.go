@@ -28,7 +28,7 @@ func (l *leases) answer(ctx context.Context, c *call, came, deadline time.Time) 
 		}
 		return decision{}, false
 	}
-	if a.Cost < 1 || a.Mode != api.ModeTake || a.Memory != nil {
+	if a.Cost < 1 || a.Mode != api.ModeTake || api.MayRepeat(ctx) {
 		return decision{}, false
 	}
 	one := l.Ask(a.Key, a.Plan.LeaseTime(), a.Cost, nil)
@@ -68,7 +68,7 @@ func (s *Service) answerHot(ctx context.Context, req *api.CheckRequest) (api.Che
 	p, cost := planOf(one.Grant()), cmp.Or(req.Cost, 1)
 	if p == nil || !p.decides(s.config.Rules()) || len(p.Shadows) > 0 || cost < 1 ||
 		cost > p.Live.Smallest() || req.Mode.Or(api.ModeTake) != api.ModeTake || req.Checks != nil ||
-		api.Repeatable(ctx) {
+		api.MayRepeat(ctx) {
 		return api.CheckAnswer{}, false
 	}
 	got, ok := one.Take(cost)

@@ -15,9 +15,8 @@ import (
 // units came back lately, answer waits until the deadline, if there is one, for the marks that show whether they did.
 // Reading the marks costs Redis less than a check, and takes no longer. If it does take longer, Redis decides.
 func (d *denials) answer(ctx context.Context, c *call, came, deadline time.Time) (decision, bool) {
-	if !d.used.Load() || c.never || slices.ContainsFunc(c.asks, func(a counters.Request) bool {
-		return a.ChargesDenied() || a.Memory != nil
-	}) {
+	if !d.used.Load() || c.never || api.MayRepeat(ctx) ||
+		slices.ContainsFunc(c.asks, counters.Request.ChargesDenied) {
 		return decision{}, false // Redis has something to count, or the answer that was given before
 	}
 	for wait := !deadline.IsZero(); ; {

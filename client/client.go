@@ -29,8 +29,9 @@ type Config struct {
 	Retries int
 	// NoIdempotency turns off the idempotency key that each check carries. With a key, a check is sent again even if
 	// its answer was lost, and is charged once. A key costs the server's Redis about as much as the check, and some
-	// 250 B for a minute (docs/client.md). A key that the caller put into the context (api.WithIdempotency) is kept
-	// in either case.
+	// 250 B for a minute (docs/client.md). Over HTTP and gRPC, a key keeps the server from answering a check from its
+	// own leases and remembered denials. For hot keys set this, or Leases and Denials. (direct.Redis answers first
+	// attempts from memory.) A key that the caller put into the context (api.WithIdempotency) is kept in either case.
 	NoIdempotency bool
 	// Policy decides if nobody answers; default Allow.
 	Policy Policy
@@ -56,8 +57,8 @@ type Config struct {
 	// its rule. If there are more, the ones that were asked for longest ago are forgotten (for LocalKeys, nearly so).
 	// Default 100,000 each.
 	KnownKeys, LocalKeys int
-	// Denials is how many denied keys are remembered. They are denied again without a call for up to 10ms. If there
-	// are more, the ones that were asked for longest ago are forgotten. Default 0: none.
+	// Denials is how many denied keys are remembered. A call that has no other keys is denied without the server for
+	// up to 10ms. If there are more, the ones that were asked for longest ago are forgotten. Default 0: none.
 	Denials int
 	// Leases is how many hot keys the client leases at most: it spends their units from memory. It needs a Leaser
 	// (client.HTTP) and a rule with lease. Close gives unspent units back. Default 0: none.
@@ -199,7 +200,7 @@ func (c *Client) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnsw
 	})
 	if err == nil {
 		c.known.update(a)
-		c.denials.remember(a, asked)
+		c.denials.remember(req.Mode, a, asked)
 		c.leases.asked(&a)
 		return c.refuseUnmatched(a), nil
 	}
@@ -227,7 +228,7 @@ func (c *Client) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Che
 		c.known.update(a)
 	}
 	if len(all.Checks) == 1 { // in a call of several, the costs of a key were added up
-		c.denials.remember(all.Checks[0], asked)
+		c.denials.remember(reqs[0].Mode, all.Checks[0], asked)
 	}
 	return c.refuseAllUnmatched(all, reqs), nil
 }
@@ -285,7 +286,7 @@ func (c *Client) askEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Ea
 	for i := range list {
 		if list[i].Err == nil {
 			c.known.update(list[i].CheckAnswer)
-			c.denials.remember(list[i].CheckAnswer, asked)
+			c.denials.remember(reqs[i].Mode, list[i].CheckAnswer, asked)
 			list[i].CheckAnswer = c.refuseUnmatched(list[i].CheckAnswer)
 			continue
 		}
@@ -337,6 +338,7 @@ func send[T any](caller context.Context, s *shared, repeatable bool,
 				!pause.BeforeDeadline(ctx, firstPause<<attempt) {
 				return struct{}{}, err
 			}
+			ctx = api.Again(ctx)
 		}
 	})
 	if isBreaker(err) {

@@ -140,6 +140,19 @@ func TestLocalCountsItsShare(t *testing.T) {
 	}
 }
 
+// Each charge of a call is counted alone, also that of a key whose rule is not known.
+func TestLocalCountsEachCharge(t *testing.T) {
+	n, _ := taught(t, client.Config{Policy: client.Local})
+	all, err := n.CheckAll(t.Context(), []api.CheckRequest{{Key: "local:1", Cost: 11, Mode: api.ModeCharge},
+		{Key: "other:1", Cost: 9, Mode: api.ModeCharge}, {Key: "never:1", Cost: 9, Mode: api.ModeCharge}})
+	testkit.Must(t, err)
+	for i, a := range all.Checks {
+		if isOver := i == 0; all.Allowed || a.Allowed == isOver || a.Charged != isOver {
+			t.Errorf("%+v, want that it is over the limit: %t", a, isOver)
+		}
+	}
+}
+
 // If many instances share a limit, each has one unit at least. Config.RuleOf returns the limit without a server.
 func TestLocalAdmitsAtLeastOneUnit(t *testing.T) {
 	n := newClient(t, &stub{answer: down}, client.Config{Policy: client.Local, Instances: 1000,
@@ -386,6 +399,38 @@ func TestLocalLearnsNewLimits(t *testing.T) {
 	s.answer = down
 	if a, _ := n.Check(t.Context(), api.CheckRequest{Key: "r:1", Cost: 3}); !a.Allowed || a.Windows[0].Limit != 3 {
 		t.Errorf("%+v, want 3 of 3", a)
+	}
+}
+
+// An operator's limits are those of one key. The other keys of the rule keep the rule's.
+func TestLocalKeepsAnOperatorsLimitsToTheirKey(t *testing.T) {
+	for _, limit := range []int64{1, 10} {
+		plain := admits(api.WindowState{Limit: 3, WindowMs: 60_000})
+		s := &stub{answer: plain}
+		n := newClient(t, s, client.Config{Policy: client.Local, Retries: -1})
+		limitOf := func(key string) int64 {
+			t.Helper()
+			a, err := n.Check(t.Context(), api.CheckRequest{Key: key})
+			testkit.Must(t, err)
+			return a.Windows[0].Limit
+		}
+		limitOf("r:1")
+		s.answer = func(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
+			all, err := admits(api.WindowState{Limit: limit, WindowMs: 60_000})(ctx, reqs)
+			all.Checks[0].Override = "windows"
+			return all, err
+		}
+		limitOf("r:own")
+		s.answer = down
+		if rule, own := limitOf("r:1"), limitOf("r:own"); rule != 3 || own != limit {
+			t.Errorf("limit %d of the rule and %d of the key, want 3 and %d", rule, own, limit)
+		}
+		s.answer = plain
+		limitOf("r:own") // the operator has cleared it
+		s.answer = down
+		if own := limitOf("r:own"); own != 3 {
+			t.Errorf("limit %d after it was cleared, want 3", own)
+		}
 	}
 }
 

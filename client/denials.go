@@ -49,10 +49,12 @@ func (d *denials) start() (asked time.Time) {
 }
 
 // remember stores the answer to a check that was asked for at `asked`, if it is a denial. A denial without a wait is
-// not stored: another key of the call caused it. Nor are answers of shadow rules and of values: it is not known what
-// shadow rules say about later checks, nor whether another value is admitted.
-func (d *denials) remember(a api.CheckAnswer, asked time.Time) {
-	if d == nil || a.Allowed || a.Charged || a.Replayed || a.RetryAfterMs <= 0 || len(a.Shadow) > 0 ||
+// not stored: another key of the call caused it. Nor is the answer to a look: it does not say whether the rule counts
+// what is denied. Nor are answers of shadow rules and of values: it is not known what shadow rules say about later
+// checks, nor whether another value is admitted.
+func (d *denials) remember(mode api.Mode, a api.CheckAnswer, asked time.Time) {
+	if d == nil || mode == api.ModeLook || a.Allowed || a.Charged || a.Replayed || a.RetryAfterMs <= 0 ||
+		len(a.Shadow) > 0 ||
 		a.Source != api.SourceRedis && a.Source != api.SourceCache ||
 		slices.ContainsFunc(a.Windows, api.WindowState.OfValues) {
 		return
@@ -62,10 +64,10 @@ func (d *denials) remember(a api.CheckAnswer, asked time.Time) {
 	d.keys.Add(a.Key, &denial{a, asked, d.now()})
 }
 
-// answer returns the answer to a call if one of its keys is denied for certain. Nothing is known of its other keys.
-// Invalid requests are left to the transport, which refuses them.
+// answer returns the answer to a call if all of its keys are denied for certain. Of any other key it is not known
+// whether its rule counts what is denied. Invalid requests are left to the transport, which refuses them.
 func (d *denials) answer(ctx context.Context, reqs []api.CheckRequest) (all api.ChecksAnswer, ok bool) {
-	if d == nil {
+	if d == nil || api.MayRepeat(ctx) { // the server has the answer that was given before
 		return all, false
 	}
 	reqs, err := transport.ValidateAll(ctx, reqs)
@@ -76,13 +78,11 @@ func (d *denials) answer(ctx context.Context, reqs []api.CheckRequest) (all api.
 	for i, r := range reqs {
 		a, denied := d.lookup(r)
 		if !denied {
-			a = api.CheckAnswer{Key: r.Key, Cost: r.Cost, Windows: []api.WindowState{}, Source: api.SourceCache,
-				Note: "not asked for: another key of the call is denied"}
+			return api.ChecksAnswer{}, false
 		}
-		ok = ok || denied
 		all.Checks[i], all.RetryAfterMs = a, max(all.RetryAfterMs, a.RetryAfterMs)
 	}
-	return all, ok
+	return all, true
 }
 
 // lookup returns the answer to a check that is denied for certain. A cost above a limit is left to the server, which

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -57,4 +58,64 @@ func TestDenialsAreRemembered(t *testing.T) {
 	if !errors.Is(err, api.ErrCostExceedsLimit) {
 		t.Errorf("a cost above the limit: %v", err)
 	}
+}
+
+// deniesUsers answers like a server: keys of the rule user are denied, and others are not.
+func deniesUsers(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
+	all, err := admits(api.WindowState{Limit: 10, WindowMs: 60_000})(ctx, reqs)
+	for i := range all.Checks {
+		if a := &all.Checks[i]; a.Rule == "user" {
+			a.Allowed, a.RetryAfterMs, all.Allowed = false, 60_000, false
+		}
+	}
+	return all, err
+}
+
+// A rule can count what is denied, and only the server knows that. So memory answers only calls whose keys are all
+// known to be denied. A call with an idempotency key may repeat an earlier one, and only the server knows its answer.
+func TestCallsThatDenialsAnswer(t *testing.T) {
+	type ask func(*client.Client, context.Context, []api.CheckRequest) (api.ChecksAnswer, error)
+	one := func(c *client.Client, ctx context.Context, reqs []api.CheckRequest) (all api.ChecksAnswer, err error) {
+		a, err := c.Check(ctx, reqs[0])
+		return api.ChecksAnswer{Checks: []api.CheckAnswer{a}}, err
+	}
+	all := (*client.Client).CheckAll
+	each := func(c *client.Client, ctx context.Context, reqs []api.CheckRequest) (all api.ChecksAnswer, err error) {
+		list, err := c.CheckEach(ctx, reqs)
+		for _, e := range list {
+			all.Checks = append(all.Checks, e.CheckAnswer)
+		}
+		return all, err
+	}
+	keyed := func(ask ask) ask {
+		return func(c *client.Client, ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
+			return ask(c, api.WithIdempotency(ctx, api.Idempotency{Key: "mine"}), reqs)
+		}
+	}
+	take, look := api.CheckRequest{Key: "user:1"}, api.CheckRequest{Key: "user:1", Mode: api.ModeLook}
+	other := api.CheckRequest{Key: "other:1", Cost: 2}
+	test := func(t *testing.T, first api.CheckRequest, ask ask, reqs []api.CheckRequest, asked int) {
+		t.Helper()
+		s := &stub{answer: deniesUsers}
+		n := newClient(t, s, client.Config{Denials: 10})
+		_, err := n.Check(t.Context(), first)
+		testkit.Must(t, err)
+		got, err := ask(n, t.Context(), reqs)
+		testkit.Must(t, err)
+		if len(got.Checks) != len(reqs) || got.Allowed || s.asked != 1+asked {
+			t.Errorf("%+v, after the first check the server was asked %d times, want %d", got, s.asked-1, asked)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) { // time stands still, so what is remembered stays fresh
+		test(t, take, one, []api.CheckRequest{take}, 0)
+		test(t, take, one, []api.CheckRequest{look}, 0)
+		test(t, take, all, []api.CheckRequest{take}, 0)
+		test(t, take, all, []api.CheckRequest{take, take}, 0)
+		test(t, take, all, []api.CheckRequest{other, take}, 1)
+		test(t, take, each, []api.CheckRequest{other, take}, 1)
+		test(t, take, keyed(one), []api.CheckRequest{take}, 1)
+		test(t, take, keyed(all), []api.CheckRequest{take}, 1)
+		test(t, take, keyed(each), []api.CheckRequest{other, take}, 2)
+		test(t, look, one, []api.CheckRequest{take}, 1) // a look does not say whether its rule counts what is denied
+	})
 }

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
@@ -18,6 +19,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client"
@@ -213,6 +216,49 @@ func (s shouldRateLimit) ShouldRateLimit(ctx context.Context, req *rls.RateLimit
 	error) {
 	return &rls.RateLimitResponse{OverallCode: rls.RateLimitResponse_OK,
 		Statuses: make([]*rls.RateLimitResponse_DescriptorStatus, len(req.Descriptors))}, s(ctx)
+}
+
+// answersRLS is a server of Envoy's service that has one answer.
+type answersRLS rls.RateLimitResponse
+
+func (a *answersRLS) ShouldRateLimit(context.Context, *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
+	return (*rls.RateLimitResponse)(a), nil
+}
+
+// A wait that no time.Duration can hold is no answer. A detail that cannot be read is none: the statuses answer.
+func TestGRPCAnswersThatAreNotOurs(t *testing.T) {
+	over := rls.RateLimitResponse_OVER_LIMIT
+	for _, c := range []struct {
+		detail string // of the key k
+		reset  time.Duration
+		waitMs int64 // -2: it is no answer
+		source api.Source
+	}{
+		{`{"key":"k","rule":"r","source":"redis","retry_after_ms":2000}`, time.Second, 2000, api.SourceRedis},
+		{`{"key":"k","rule":"r","source":"redis","retry_after_ms":-1}`, time.Second, -1, api.SourceRedis},
+		{`{"key":"k","rule":"r","retry_after_ms":2000}`, time.Second, -2, ""},
+		{`{"key":"k","rule":"r","source":"redis","retry_after_ms":-2}`, time.Second, -2, ""},
+		{`{"key":"k","rule":"r","source":"redis","retry_after_ms":9e18}`, time.Second, -2, ""},
+		{`{"key":"k","rule":"r","source":"redis","retry_after_ms":"soon"}`, time.Second, 1000, ""},
+		{"", time.Second, 1000, ""},
+		{"", -time.Second, 0, ""},
+	} {
+		answer := &answersRLS{OverallCode: over, Statuses: []*rls.RateLimitResponse_DescriptorStatus{{Code: over,
+			CurrentLimit:       &rls.RateLimitResponse_RateLimit{Name: "r", RequestsPerUnit: 10},
+			DurationUntilReset: durationpb.New(c.reset)}}}
+		if c.detail != "" {
+			answer.DynamicMetadata = &structpb.Struct{}
+			testkit.Must(t, answer.DynamicMetadata.UnmarshalJSON([]byte(`{"streamcounter":{"checks":[`+c.detail+`]}}`)))
+		}
+		a, err := overGRPC(t, serveRLS(t, answer)).Check(t.Context(), api.CheckRequest{Key: "k"})
+		if c.waitMs < -1 {
+			if !errors.Is(err, api.ErrOutcomeUnknown) {
+				t.Errorf("%s, %s: %+v, %v, want no answer", c.detail, c.reset, a, err)
+			}
+		} else if err != nil || a.RetryAfterMs != c.waitMs || a.Source != c.source {
+			t.Errorf("%s, %s: %+v, %v, want a wait of %d ms from %q", c.detail, c.reset, a, err, c.waitMs, c.source)
+		}
+	}
 }
 
 // Statuses without our detail, of proxies and later servers.

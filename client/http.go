@@ -138,7 +138,7 @@ func (h *HTTP) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Ea
 		for i, c := range a.Checks {
 			if c.Error.Type != "" {
 				out[i].Err = transport.Named(c.Error.Type, c.Error.Detail)
-			} else if out[i].Err = validateAnswer(c.CheckAnswer, reqs[i].Key); out[i].Err == nil {
+			} else if out[i].Err = transport.ValidateAnswer(c.CheckAnswer, reqs[i].Key); out[i].Err == nil {
 				out[i].CheckAnswer = c.CheckAnswer
 			}
 		}

@@ -31,12 +31,12 @@ func (s *shared) repeatable(ctx context.Context) (context.Context, bool) {
 	return withKey(ctx, max(rememberFor, 2*s.config.Timeout)), true
 }
 
-// withKey gives the context a random key, if it has none.
+// withKey gives the context a random key, if it has none. send says when it is not the first with that key.
 func withKey(ctx context.Context, retention time.Duration) context.Context {
 	if api.Repeatable(ctx) {
 		return ctx
 	}
-	return api.WithIdempotency(ctx, api.Idempotency{Key: rand.Text(), Retention: retention})
+	return api.WithIdempotency(ctx, api.Idempotency{Key: rand.Text(), Retention: retention, First: true})
 }
 
 // makeRepeatable adds the key of the context to a request, if the context has a valid one. The calls that use the key

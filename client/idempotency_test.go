@@ -1,8 +1,10 @@
 package client_test
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -98,4 +100,31 @@ func TestABadKeyIsTheCallersError(t *testing.T) {
 			t.Errorf("%+v, %v, want the server's answer", a, err)
 		}
 	}, tenAMinute)
+}
+
+// idempotent is a stub that takes idempotency keys.
+type idempotent struct{ stub }
+
+func (*idempotent) TakesIdempotency() bool { return true }
+
+// Only the first attempt with a key that the client has made may be answered from memory.
+func TestAttemptsThatMayRepeat(t *testing.T) {
+	mine := api.WithIdempotency(t.Context(), api.Idempotency{Key: "mine"})
+	outer := api.WithIdempotency(t.Context(), api.Idempotency{Key: "another client's", First: true})
+	for _, c := range []struct {
+		ctx  context.Context
+		want []bool
+	}{{t.Context(), []bool{false, true, true}}, {mine, []bool{true, true, true}}, {outer, []bool{false, true, true}}} {
+		var got []bool
+		s := &idempotent{}
+		s.answer = func(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
+			got = append(got, api.MayRepeat(ctx))
+			return lost(ctx, reqs)
+		}
+		_, err := newClient(t, s, client.Config{Timeout: patience}).Check(c.ctx, api.CheckRequest{Key: "k"})
+		testkit.Must(t, err)
+		if !slices.Equal(got, c.want) {
+			t.Errorf("with the key %q: %t, want %t", api.IdempotencyKey(c.ctx).Key, got, c.want)
+		}
+	}
 }

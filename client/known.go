@@ -19,43 +19,66 @@ type known struct {
 	ruleOf func(key string) (Rule, bool) // the user's own, or nil
 
 	mu    sync.Mutex
-	keys  *simplelru.LRU[string, string] // key → its rule's name
-	rules *simplelru.LRU[string, *Rule]  // name → the rule, as of the last answer
+	keys  *simplelru.LRU[string, knownKey]
+	rules *simplelru.LRU[string, *Rule] // name → the rule, as of the last answer
+}
+
+type knownKey struct {
+	rule string // its name
+	own  *Rule  // with the limits that an operator has set for the key alone; nil: it has those of the rule
 }
 
 func newKnown(keys int, ruleOf func(key string) (Rule, bool)) *known {
 	k := &known{ruleOf: ruleOf}
-	k.keys, _ = simplelru.NewLRU[string, string](keys, nil) // the error is for a size below 1
+	k.keys, _ = simplelru.NewLRU[string, knownKey](keys, nil) // the error is for a size below 1
 	k.rules, _ = simplelru.NewLRU[string, *Rule](knownRules, nil)
 	return k
 }
 
 // update records the rule and the limits of an answer. Only an answer of the shared count has all windows of the
-// rule. Windows that count reservations (in flight) or values are left out: a policy cannot count them.
+// rule. If an operator has set something for the key, the limits are not those of the rule's other keys.
 func (k *known) update(a api.CheckAnswer) {
 	if a.Rule == "" || a.Source != api.SourceRedis && a.Source != api.SourceCache || len(a.Windows) == 0 {
 		return
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	r, ok := k.rules.Get(a.Rule)
-	if !ok || !r.is(a) {
-		r = &Rule{Name: a.Rule}
-		for _, w := range a.Windows {
-			if !w.InFlight && !w.OfValues() {
-				r.Limits = append(r.Limits, limitOf(w))
-			}
-		}
-		if r.validate() != nil {
+	isOwn := a.ByOperator != (api.ByOperator{})
+	r, _ := k.rules.Get(a.Rule)
+	if isOwn {
+		before, _ := k.keys.Get(a.Key)
+		r = before.own
+	}
+	if r == nil || !r.is(a) {
+		if r = ruleOf(a); r.validate() != nil {
 			return
 		}
-		k.rules.Add(a.Rule, r)
 	}
-	k.keys.Add(a.Key, r.Name)
+	if isOwn {
+		k.keys.Add(a.Key, knownKey{a.Rule, r})
+		return
+	}
+	k.rules.Add(a.Rule, r)
+	k.keys.Add(a.Key, knownKey{rule: a.Rule})
 }
 
-// is reports whether the rule has the limits of the answer's windows, as far as a policy can count them.
+// ruleOf returns the rule of an answer. It leaves out windows that count reservations (in flight) or values: a policy
+// cannot count them.
+func ruleOf(a api.CheckAnswer) *Rule {
+	r := &Rule{Name: a.Rule}
+	for _, w := range a.Windows {
+		if !w.InFlight && !w.OfValues() {
+			r.Limits = append(r.Limits, limitOf(w))
+		}
+	}
+	return r
+}
+
+// is reports whether it is the rule of an answer (ruleOf).
 func (r *Rule) is(a api.CheckAnswer) bool {
+	if r.Name != a.Rule {
+		return false
+	}
 	left := r.Limits
 	for _, w := range a.Windows {
 		switch {
@@ -82,10 +105,10 @@ func (k *known) rule(key string) *Rule {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	name, ok := k.keys.Get(key)
-	if !ok {
-		return nil
+	one, ok := k.keys.Get(key)
+	if !ok || one.own != nil {
+		return one.own
 	}
-	r, _ := k.rules.Get(name)
+	r, _ := k.rules.Get(one.rule)
 	return r
 }

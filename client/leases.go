@@ -9,6 +9,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/lease"
+	"github.com/streamcounter/streamcounter/internal/transport"
 )
 
 // Leaser is a Checker that leases units of a hot key, which are spent without a call. HTTP is a Leaser. (direct.Redis
@@ -25,7 +26,28 @@ func (h *HTTP) Lease(ctx context.Context, req api.LeaseRequest) (a api.LeaseAnsw
 	if err := h.ask(ctx, "POST", "/v1/leases", req, &a); err != nil {
 		return api.LeaseAnswer{}, err
 	}
+	if err := validateLease(a, req); err != nil {
+		return api.LeaseAnswer{}, err
+	}
 	return a, nil
+}
+
+// validateLease refuses what is no answer to the request. No units are leased above those that the client keeps or
+// wants, and only those that it keeps can be above a limit, which was higher before.
+func validateLease(a api.LeaseAnswer, req api.LeaseRequest) error {
+	if err := transport.ValidateAnswer(a.CheckAnswer, req.Key); err != nil {
+		return err
+	}
+	most := max(req.Keep, req.Want)
+	for _, w := range a.Windows {
+		most = min(most, max(req.Keep, w.Limit))
+	}
+	if a.Units < 0 || a.Units > most || a.LeaseMs < 0 || a.LeaseMs > transport.LongestMs ||
+		a.Units > 0 && (a.ID == "" || len(a.Windows) == 0) {
+		return transport.Lost(fmt.Errorf("a lease of %d units for %d ms, with id %s and %d windows: expected up to "+
+			"%d units", a.Units, a.LeaseMs, api.Shorten(a.ID), len(a.Windows), most))
+	}
+	return nil
 }
 
 // leases holds the leases of a Client: which keys are asked for often, and the units of them that its Leaser granted.
@@ -97,7 +119,7 @@ func (l *leases) Renew(plan lease.Plan, ask api.LeaseRequest) (api.LeaseAnswer, 
 // must decide.
 func (l *leases) answer(ctx context.Context, req *api.CheckRequest) (api.CheckAnswer, bool) {
 	if l == nil || !l.Used() || req.Mode.Or(api.ModeTake) != api.ModeTake || req.Checks != nil ||
-		req.Values != nil || req.Cost < 0 || api.Repeatable(ctx) {
+		req.Values != nil || req.Cost < 0 || api.MayRepeat(ctx) {
 		return api.CheckAnswer{}, false
 	}
 	one, cost := l.Held(req.Key), cmp.Or(req.Cost, 1)

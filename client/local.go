@@ -24,11 +24,11 @@ func (s *shared) countLocally(all *api.ChecksAnswer, rules []*Rule, modes []api.
 	var states []inprocess.State
 	states, all.Allowed = s.local.Check(reqs)
 	for i := range all.Checks {
-		all.Checks[i].Allowed = all.Allowed
+		all.Checks[i].Allowed = all.Allowed || modes[i] == api.ModeCharge // each charge is counted alone
 	}
 	for j, i := range index {
 		c := &all.Checks[i]
-		if modes[i] == api.ModeCharge { // each is counted alone
+		if modes[i] == api.ModeCharge {
 			c.Allowed = states[j].RetryAfterMs == 0
 			c.Charged = !c.Allowed
 		}

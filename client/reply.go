@@ -3,9 +3,7 @@ package client
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"net/http"
-	"time"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/transport"
@@ -45,19 +43,9 @@ func validateAnswers(allowed bool, problem string, answers []api.CheckAnswer, re
 		return transport.Lost(fmt.Errorf("an answer with allowed: %t and type: %q", allowed, problem))
 	}
 	for i, a := range answers {
-		if err := validateAnswer(a, reqs[i].Key); err != nil {
+		if err := transport.ValidateAnswer(a, reqs[i].Key); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// validateAnswer refuses what is no answer to a check of the key.
-func validateAnswer(a api.CheckAnswer, key string) error {
-	const longest = math.MaxInt64 / int64(time.Millisecond) // in ms, as a time.Duration
-	if a.Key != key || a.Source == "" || a.RetryAfterMs < -1 || a.RetryAfterMs > longest {
-		return transport.Lost(fmt.Errorf("an answer about the key %s, with source: %q and retry_after_ms: %d",
-			api.Shorten(a.Key), a.Source, a.RetryAfterMs))
 	}
 	return nil
 }

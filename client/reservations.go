@@ -27,7 +27,7 @@ func (h *HTTP) Reserve(ctx context.Context, req api.ReservationRequest) (a api.R
 			a.Allowed))
 	}
 	for i, r := range reqs {
-		if err := validateAnswer(a.Checks[i], r.Key); err != nil {
+		if err := transport.ValidateAnswer(a.Checks[i], r.Key); err != nil {
 			return api.ReservationOfAll{}, err
 		}
 	}

@@ -54,6 +54,41 @@ func TestUnderTheShippedRights(t *testing.T) {
 	}
 }
 
+// A client gives each check a key of its own. Within a process its first attempt may be answered from memory, with a
+// key of the caller it may not.
+func TestMemoryAnswersThroughAClient(t *testing.T) {
+	rules, err := windows.NewRules([]*windows.Rule{{Name: "hot", Match: "*", Lease: 10 * time.Second,
+		Windows: []windows.Window{{Limit: 1000, Per: time.Minute}}}})
+	testkit.Must(t, err)
+	r, err := direct.NewRedis(t.Context(), streamtest.AnyRedis(t), direct.Config{Rules: windows.Fixed(rules).Rules,
+		Prefix: streamtest.Prefix(t), Now: func() int64 { return 1_700_000_000_000 }}) // no lease ends
+	testkit.Must(t, err)
+	defer r.Close()
+	n, err := client.New(r, client.Config{Timeout: 20 * time.Second})
+	testkit.Must(t, err)
+	wantSource := func(ctx context.Context, req api.CheckRequest, allowed bool, source api.Source) {
+		t.Helper()
+		a, err := n.Check(ctx, req)
+		if err != nil || a.Allowed != allowed || a.Source != source {
+			t.Errorf("%+v, %v, want allowed %t, source %s", a, err, allowed, source)
+		}
+	}
+	hot, full := api.CheckRequest{Key: "hot"}, api.CheckRequest{Key: "full"}
+	for range 15 {
+		_, err := n.Check(t.Context(), hot)
+		testkit.Must(t, err)
+	}
+	_, err = n.Check(t.Context(), api.CheckRequest{Key: "full", Cost: 1000})
+	testkit.Must(t, err)
+	wantSource(t.Context(), full, false, api.SourceRedis)
+	wantSource(t.Context(), hot, true, api.SourceLease)
+	wantSource(t.Context(), full, false, api.SourceCache)
+	ctx := api.WithIdempotency(t.Context(), api.Idempotency{Key: "hot"})
+	wantSource(ctx, hot, true, api.SourceRedis)
+	ctx = api.WithIdempotency(t.Context(), api.Idempotency{Key: "full"})
+	wantSource(ctx, full, false, api.SourceRedis)
+}
+
 func TestConnectionsThatDoNotSuit(t *testing.T) {
 	url := streamtest.Redis(t)
 	prefix := streamtest.Prefix(t)

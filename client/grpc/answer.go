@@ -33,6 +33,9 @@ func answerOf(resp *rls.RateLimitResponse, reqs []api.CheckRequest) (api.ChecksA
 		c := &all.Checks[i]
 		if at := slices.IndexFunc(detail.Checks, func(c api.CheckAnswer) bool { return c.Key == r.Key }); at >= 0 {
 			*c = detail.Checks[at]
+			if err := transport.ValidateAnswer(*c, r.Key); err != nil {
+				return all, err
+			}
 			c.Cost, c.Windows = r.Cost, slices.Clone(c.Windows)
 		} else if *c = statusOf(resp.Statuses[i], r); !all.Allowed && len(c.Windows) > 0 &&
 			r.Cost > c.Windows[0].Limit {
@@ -60,7 +63,10 @@ func detailOf(resp *rls.RateLimitResponse) (all api.ChecksAnswer, ok bool) {
 	if err != nil {
 		return all, false
 	}
-	return all, json.Unmarshal(text, &all) == nil
+	if json.Unmarshal(text, &all) != nil { // it may have read a part
+		return api.ChecksAnswer{}, false
+	}
+	return all, true
 }
 
 func statusOf(s *rls.RateLimitResponse_DescriptorStatus, r api.CheckRequest) api.CheckAnswer {
@@ -69,7 +75,7 @@ func statusOf(s *rls.RateLimitResponse_DescriptorStatus, r api.CheckRequest) api
 		a.Note = "no rule matches this key"
 		return a
 	}
-	limit, reset := int64(s.CurrentLimit.RequestsPerUnit), s.DurationUntilReset.AsDuration()
+	limit, reset := int64(s.CurrentLimit.RequestsPerUnit), max(s.DurationUntilReset.AsDuration(), 0)
 	window := unit[s.CurrentLimit.Unit] * time.Duration(max(s.CurrentLimit.UnitMultiplier.GetValue(), 1))
 	// The rule may have more windows than this one, so the Source is empty and client.Client does not remember the
 	// rule.

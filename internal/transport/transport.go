@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -64,6 +66,18 @@ func ValidateAll(ctx context.Context, reqs []api.CheckRequest) ([]api.CheckReque
 		}
 	}
 	return out, api.ValidateModes(out)
+}
+
+// LongestMs is the longest time.Duration, in ms.
+const LongestMs = math.MaxInt64 / int64(time.Millisecond)
+
+// ValidateAnswer refuses what is no answer to a check of the key: then nobody decided.
+func ValidateAnswer(a api.CheckAnswer, key string) error {
+	if a.Key != key || a.Source == "" || a.RetryAfterMs < -1 || a.RetryAfterMs > LongestMs {
+		return Lost(fmt.Errorf("an answer about the key %s, with source: %q and retry_after_ms: %d",
+			api.Shorten(a.Key), a.Source, a.RetryAfterMs))
+	}
+	return nil
 }
 
 // ValidateReservation returns the keys of a reservation, one or several, with their costs filled in.
