@@ -110,7 +110,7 @@ func (*idempotent) TakesIdempotency() bool { return true }
 // Only the first attempt with a key that the client has made may be answered from memory.
 func TestAttemptsThatMayRepeat(t *testing.T) {
 	mine := api.WithIdempotency(t.Context(), api.Idempotency{Key: "mine"})
-	outer := api.WithIdempotency(t.Context(), api.Idempotency{Key: "another client's", First: true})
+	outer := api.WithIdempotency(t.Context(), api.Idempotency{Key: "another-clients", First: true})
 	for _, c := range []struct {
 		ctx  context.Context
 		want []bool
