@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"log/slog"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -171,6 +172,35 @@ func (w *world) awaitLog(text string) {
 	streamtest.Eventually(w.t, 30*time.Second, "the log says "+text, func() (bool, string) {
 		return w.logged(text) > 0, ""
 	})
+}
+
+// While the server is away, Run alone decides when to try again: between two attempts the only connections are the
+// test's own.
+func TestAttemptsArePaced(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	testkit.Must(t, err)
+	var accepted atomic.Int64
+	var accepting sync.WaitGroup
+	accepting.Go(func() {
+		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+			accepted.Add(1)
+			_ = conn.Close()
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); accepting.Wait() })
+	w := following(t, func(c *xds.Config) { c.Server, c.FirstWait = l.Addr().String(), time.Hour })
+	w.awaitLog("the xDS server is away")
+	const own = 200
+	for range own {
+		conn, err := net.Dial("tcp", l.Addr().String())
+		testkit.Must(t, err)
+		_, _ = conn.Read(make([]byte, 1)) // it is accepted, and those before it are too
+		_ = conn.Close()
+	}
+	if n := accepted.Load(); n != own+1 {
+		t.Errorf("%d connections in one attempt, want 1", n-own)
+	}
 }
 
 func tlsOf(c *tls.Config) func() *tls.Config {
