@@ -184,6 +184,8 @@ func (s *Source) follow(ctx context.Context) (answered bool, err error) {
 			err = s.refused.err
 		} else if err = s.take(response.Resources); err != nil {
 			s.refused = refusal{response.Resources, err, s.config.FirstWait}
+		} else {
+			s.refused = refusal{} // it is in force, so what was refused before is not
 		}
 		if err == nil {
 			err = client.Ack()

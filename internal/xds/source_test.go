@@ -130,10 +130,15 @@ func TestLimitsFollowTheServer(t *testing.T) {
 	if w.limit("edge") != 6 || w.Refused() != nil {
 		t.Errorf("edge %d, want 6; refused: %v", w.limit("edge"), w.Refused())
 	}
-	w.server.Set("5") // the last policy is gone
-	w.server.Acked("5")
-	if good, bad := w.attempts(); w.limit("edge") != 0 || good < 5 || bad != 0 {
-		t.Errorf("edge %d, want no limit; %d good and %d bad loads, want at least 5 and 0", w.limit("edge"), good, bad)
+	w.server.Set("5", resource("a", "edge", "client", 9), bad) // refused again after others were taken
+	w.server.Nacked("4")
+	if w.limit("edge") != 9 || w.Refused() == nil {
+		t.Errorf("edge %d, want 9 again; refused: %v", w.limit("edge"), w.Refused())
+	}
+	w.server.Set("6") // the last policy is gone
+	w.server.Acked("6")
+	if good, bad := w.attempts(); w.limit("edge") != 0 || good < 6 || bad != 0 {
+		t.Errorf("edge %d, want no limit; %d good and %d bad loads, want at least 6 and 0", w.limit("edge"), good, bad)
 	}
 }
 
