@@ -130,11 +130,19 @@ descriptors:
 	}
 }
 
-// All limits as quotas: if one is over and another is not, or a descriptor has no limit, nothing is denied.
+// All limits as quotas: if one is over and another is not, or a descriptor has no limit, nothing is denied. As in
+// envoyproxy/ratelimit, a descriptor without a limit is a quota that is never over. Two descriptors are one quota only
+// if they are equal, whatever characters are in their values.
 func TestQuotaModeForAll(t *testing.T) {
-	ask := moved(t, "domain: edge\ndescriptors: [{key: client, rate_limit: {unit: minute, requests_per_unit: 1}}]\n",
-		envoy.Config{}, config.Options{Quota: true})
-	ask(asking("client=a"))
+	ask := moved(t, `
+domain: edge
+descriptors:
+  - {key: client, rate_limit: {unit: minute, requests_per_unit: 1}}
+  - {key: backend_name, rate_limit: {unit: minute, requests_per_unit: 1}}
+`, envoy.Config{}, config.Options{Quota: true})
+	for _, used := range []string{"client=a", "client=1;y=2", "backend_name=p|m"} {
+		ask(asking(used))
+	}
 	for _, c := range []struct {
 		request *rlsv3.RateLimitRequest
 		want    rlsv3.RateLimitResponse_Code
@@ -142,6 +150,8 @@ func TestQuotaModeForAll(t *testing.T) {
 		{asking("client=a"), rlsv3.RateLimitResponse_OVER_LIMIT},
 		{asking("client=a", "client=b"), rlsv3.RateLimitResponse_OK},
 		{asking("client=a", "free=x"), rlsv3.RateLimitResponse_OK},
+		{asking("client=1;y=2", "client=1 y=2"), rlsv3.RateLimitResponse_OK},
+		{asking("backend_name=p|m", "backend_name=p model_name_override=m|"), rlsv3.RateLimitResponse_OK},
 	} {
 		if resp := ask(c.request); resp.OverallCode != c.want ||
 			resp.Statuses[0].Code != rlsv3.RateLimitResponse_OVER_LIMIT {
