@@ -240,6 +240,10 @@ func (s *Source) take(response []*anypb.Any) error {
 	list := make([]*rlsconf.RateLimitConfig, len(response))
 	for i, one := range response {
 		list[i] = &rlsconf.RateLimitConfig{}
+		if !one.MessageIs(list[i]) {
+			return s.Refuse(fmt.Errorf("resources[%d] is a %q, expected a %q", i, one.MessageName(),
+				list[i].ProtoReflect().Descriptor().FullName()))
+		}
 		if err := one.UnmarshalTo(list[i]); err != nil {
 			return s.Refuse(fmt.Errorf("resources[%d]: %w", i, err))
 		}
