@@ -53,7 +53,7 @@ descriptors:
 		r.HitsAddend = 3 // 3, 6, 9: one of the last three is near
 		ask(r)
 	}
-	r := asking("client=a")
+	r := asking("client=a", "each=c") // each=c is within its limit, though the request is denied
 	r.HitsAddend = 2
 	if resp := ask(r); resp.OverallCode != rlsv3.RateLimitResponse_OVER_LIMIT {
 		t.Fatal(resp)
@@ -63,26 +63,31 @@ descriptors:
 # TYPE ratelimit_service_rate_limit_near_limit counter
 ratelimit_service_rate_limit_near_limit{domain="edge",key1="client"} 1
 ratelimit_service_rate_limit_near_limit{domain="edge",key1="each_b"} 1
+ratelimit_service_rate_limit_near_limit{domain="edge",key1="each_c"} 0
 ratelimit_service_rate_limit_near_limit{domain="edge",key1="quiet"} 0
 # HELP ratelimit_service_rate_limit_over_limit Hits by limit: domain and the descriptors that lead to it.
 # TYPE ratelimit_service_rate_limit_over_limit counter
 ratelimit_service_rate_limit_over_limit{domain="edge",key1="client"} 2
 ratelimit_service_rate_limit_over_limit{domain="edge",key1="each_b"} 0
+ratelimit_service_rate_limit_over_limit{domain="edge",key1="each_c"} 0
 ratelimit_service_rate_limit_over_limit{domain="edge",key1="quiet"} 9
 # HELP ratelimit_service_rate_limit_shadow_mode Hits by limit: domain and the descriptors that lead to it.
 # TYPE ratelimit_service_rate_limit_shadow_mode counter
 ratelimit_service_rate_limit_shadow_mode{domain="edge",key1="client"} 0
 ratelimit_service_rate_limit_shadow_mode{domain="edge",key1="each_b"} 0
+ratelimit_service_rate_limit_shadow_mode{domain="edge",key1="each_c"} 0
 ratelimit_service_rate_limit_shadow_mode{domain="edge",key1="quiet"} 9
 # HELP ratelimit_service_rate_limit_total_hits Hits by limit: domain and the descriptors that lead to it.
 # TYPE ratelimit_service_rate_limit_total_hits counter
 ratelimit_service_rate_limit_total_hits{domain="edge",key1="client"} 11
 ratelimit_service_rate_limit_total_hits{domain="edge",key1="each_b"} 9
+ratelimit_service_rate_limit_total_hits{domain="edge",key1="each_c"} 2
 ratelimit_service_rate_limit_total_hits{domain="edge",key1="quiet"} 9
 # HELP ratelimit_service_rate_limit_within_limit Hits by limit: domain and the descriptors that lead to it.
 # TYPE ratelimit_service_rate_limit_within_limit counter
 ratelimit_service_rate_limit_within_limit{domain="edge",key1="client"} 9
 ratelimit_service_rate_limit_within_limit{domain="edge",key1="each_b"} 9
+ratelimit_service_rate_limit_within_limit{domain="edge",key1="each_c"} 2
 ratelimit_service_rate_limit_within_limit{domain="edge",key1="quiet"} 0
 `
 	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "ratelimit_service_rate_limit_near_limit",
