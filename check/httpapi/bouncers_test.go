@@ -86,8 +86,8 @@ var bouncerRules = []*windows.Rule{
 
 const startup, pull = "/v1/decisions/stream?startup=true&scopes=ip%2Crange", "/v1/decisions/stream?startup=false"
 
-// Throttles of the chosen rules and blocks of addresses and networks reach bouncers, live and as changes. Bouncers are told apart, each hears of
-// a change once, and HEAD is no pull. (internal/crowdsec proves what the changes are.)
+// Throttles of the chosen rules and blocks of addresses and networks reach bouncers, live and as changes. Bouncers are
+// told apart, each hears of a change once, and HEAD is no pull. (internal/crowdsec proves what the changes are.)
 func TestBouncers(t *testing.T) {
 	w := newWorld(t, streamtest.AnyRedis(t), bouncerRules...)
 	path := testkit.WriteFile(t, "tokens.yml", bouncerTokens)
