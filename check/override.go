@@ -3,6 +3,7 @@ package check
 import (
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -49,6 +50,24 @@ func (s *Service) apply(rules *windows.Rules, reqs []Request) {
 		}
 		// Mode charge counts what has already happened, also for a blocked key.
 		r.Never = r.Never || r.blocked() && !r.Refund && r.Mode != api.ModeCharge
+	}
+}
+
+// AllThrottled returns all keys that are over a limit or blocked, and the networks that are blocked, in no order. A key
+// may come twice.
+func (s *Service) AllThrottled(ctx context.Context) iter.Seq2[api.Throttled, error] {
+	rules := s.config.Rules()
+	return func(yield func(api.Throttled, error) bool) {
+		for t, err := range s.config.Counter.ThrottledUnder(ctx, rules) {
+			if !yield(t, err) {
+				return
+			}
+		}
+		for _, t := range rules.Overrides().BlockedNetworks() {
+			if !yield(t, nil) {
+				return
+			}
+		}
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	"slices"
 	"time"
@@ -183,11 +182,6 @@ func (s *Service) Overview(ctx context.Context, n int) (api.Overview, error) {
 // Outage returns the time since which on_error decides checks of this process because Redis does not answer, and how
 // many checks each policy decided. The time is zero if Redis decides.
 func (s *Service) Outage() (since time.Time, checks map[windows.OnError]int) { return s.outage.now() }
-
-// AllThrottled returns all keys that are over a limit or blocked, in no order. A key may come twice.
-func (s *Service) AllThrottled(ctx context.Context) iter.Seq2[api.Throttled, error] {
-	return s.config.Counter.ThrottledUnder(ctx, s.config.Rules())
-}
 
 func (s *Service) planOf(key string) (*windows.Plan, error) {
 	if err := api.ValidateKey(key); err != nil {

@@ -101,6 +101,12 @@ func TestErrorsOverGRPC(t *testing.T) {
 	want("no descriptor", t.Context(), &rlsv3.RateLimitRequest{Domain: "edge"}, codes.InvalidArgument, "bad-request")
 	want("too many", t.Context(), &rlsv3.RateLimitRequest{Domain: "edge", Descriptors: descriptors(many...)},
 		codes.InvalidArgument, "bad-request")
+	twice := descriptors("path=a", "path=a")
+	for i, d := range twice {
+		d.Limit = &commonv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: uint32(i + 1), Unit: 2}
+	}
+	want("two limits for one key", t.Context(), &rlsv3.RateLimitRequest{Domain: "edge", Descriptors: twice},
+		codes.InvalidArgument, "bad-request")
 	want("a key with a line end", t.Context(), key("deny:\n"), codes.InvalidArgument, "bad-key")
 	want("a cost above the limit, asked by our client", detail, key("deny:1"), codes.FailedPrecondition,
 		"cost-exceeds-limit")

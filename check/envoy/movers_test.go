@@ -53,7 +53,7 @@ descriptors:
 		r.HitsAddend = 3 // 3, 6, 9: one of the last three is near
 		ask(r)
 	}
-	r := asking("client=a")
+	r := asking("client=a", "each=c") // each=c is within its limit, though the request is denied
 	r.HitsAddend = 2
 	if resp := ask(r); resp.OverallCode != rlsv3.RateLimitResponse_OVER_LIMIT {
 		t.Fatal(resp)
@@ -63,26 +63,31 @@ descriptors:
 # TYPE ratelimit_service_rate_limit_near_limit counter
 ratelimit_service_rate_limit_near_limit{domain="edge",key1="client"} 1
 ratelimit_service_rate_limit_near_limit{domain="edge",key1="each_b"} 1
+ratelimit_service_rate_limit_near_limit{domain="edge",key1="each_c"} 0
 ratelimit_service_rate_limit_near_limit{domain="edge",key1="quiet"} 0
 # HELP ratelimit_service_rate_limit_over_limit Hits by limit: domain and the descriptors that lead to it.
 # TYPE ratelimit_service_rate_limit_over_limit counter
 ratelimit_service_rate_limit_over_limit{domain="edge",key1="client"} 2
 ratelimit_service_rate_limit_over_limit{domain="edge",key1="each_b"} 0
+ratelimit_service_rate_limit_over_limit{domain="edge",key1="each_c"} 0
 ratelimit_service_rate_limit_over_limit{domain="edge",key1="quiet"} 9
 # HELP ratelimit_service_rate_limit_shadow_mode Hits by limit: domain and the descriptors that lead to it.
 # TYPE ratelimit_service_rate_limit_shadow_mode counter
 ratelimit_service_rate_limit_shadow_mode{domain="edge",key1="client"} 0
 ratelimit_service_rate_limit_shadow_mode{domain="edge",key1="each_b"} 0
+ratelimit_service_rate_limit_shadow_mode{domain="edge",key1="each_c"} 0
 ratelimit_service_rate_limit_shadow_mode{domain="edge",key1="quiet"} 9
 # HELP ratelimit_service_rate_limit_total_hits Hits by limit: domain and the descriptors that lead to it.
 # TYPE ratelimit_service_rate_limit_total_hits counter
 ratelimit_service_rate_limit_total_hits{domain="edge",key1="client"} 11
 ratelimit_service_rate_limit_total_hits{domain="edge",key1="each_b"} 9
+ratelimit_service_rate_limit_total_hits{domain="edge",key1="each_c"} 2
 ratelimit_service_rate_limit_total_hits{domain="edge",key1="quiet"} 9
 # HELP ratelimit_service_rate_limit_within_limit Hits by limit: domain and the descriptors that lead to it.
 # TYPE ratelimit_service_rate_limit_within_limit counter
 ratelimit_service_rate_limit_within_limit{domain="edge",key1="client"} 9
 ratelimit_service_rate_limit_within_limit{domain="edge",key1="each_b"} 9
+ratelimit_service_rate_limit_within_limit{domain="edge",key1="each_c"} 2
 ratelimit_service_rate_limit_within_limit{domain="edge",key1="quiet"} 0
 `
 	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "ratelimit_service_rate_limit_near_limit",
@@ -130,11 +135,19 @@ descriptors:
 	}
 }
 
-// All limits as quotas: if one is over and another is not, or a descriptor has no limit, nothing is denied.
+// All limits as quotas: if one is over and another is not, or a descriptor has no limit, nothing is denied. As in
+// envoyproxy/ratelimit, a descriptor without a limit is a quota that is never over. Two descriptors are one quota only
+// if they are equal, whatever characters are in their values.
 func TestQuotaModeForAll(t *testing.T) {
-	ask := moved(t, "domain: edge\ndescriptors: [{key: client, rate_limit: {unit: minute, requests_per_unit: 1}}]\n",
-		envoy.Config{}, config.Options{Quota: true})
-	ask(asking("client=a"))
+	ask := moved(t, `
+domain: edge
+descriptors:
+  - {key: client, rate_limit: {unit: minute, requests_per_unit: 1}}
+  - {key: backend_name, rate_limit: {unit: minute, requests_per_unit: 1}}
+`, envoy.Config{}, config.Options{Quota: true})
+	for _, used := range []string{"client=a", "client=1;y=2", "backend_name=p|m"} {
+		ask(asking(used))
+	}
 	for _, c := range []struct {
 		request *rlsv3.RateLimitRequest
 		want    rlsv3.RateLimitResponse_Code
@@ -142,6 +155,8 @@ func TestQuotaModeForAll(t *testing.T) {
 		{asking("client=a"), rlsv3.RateLimitResponse_OVER_LIMIT},
 		{asking("client=a", "client=b"), rlsv3.RateLimitResponse_OK},
 		{asking("client=a", "free=x"), rlsv3.RateLimitResponse_OK},
+		{asking("client=1;y=2", "client=1 y=2"), rlsv3.RateLimitResponse_OK},
+		{asking("backend_name=p|m", "backend_name=p model_name_override=m|"), rlsv3.RateLimitResponse_OK},
 	} {
 		if resp := ask(c.request); resp.OverallCode != c.want ||
 			resp.Statuses[0].Code != rlsv3.RateLimitResponse_OVER_LIMIT {

@@ -39,14 +39,15 @@ func (q *quotas) over() bool {
 }
 
 // quotaGroup returns the group of a descriptor. As in envoyproxy/ratelimit, descriptors with the same backend_name
-// and model_name_override are quotas of the same backend. A descriptor without these is a group of its own.
+// and model_name_override are quotas of the same backend. A descriptor without these is a group of its own. Quotes keep
+// texts apart that are equal only when they are joined.
 func quotaGroup(d *commonv3.RateLimitDescriptor) string {
 	if backend, model := backendOf(d); backend != "" || model != "" {
-		return backend + "|" + model
+		return fmt.Sprintf("%q|%q", backend, model)
 	}
 	all := ""
 	for _, e := range d.GetEntries() {
-		all += e.GetKey() + "=" + e.GetValue() + ";"
+		all += fmt.Sprintf("%q=%q;", e.GetKey(), e.GetValue())
 	}
 	return all
 }

@@ -161,7 +161,7 @@ func requestsOf(list []descriptor, detailed bool) []check.Request {
 	for i := range list {
 		d := &list[i]
 		d.request = -1
-		never := d.DenyAll && !d.Shadow && !d.Quota && !d.Watched
+		never := d.DenyAll && !d.back && !d.Shadow && !d.Quota && !d.Watched
 		if d.skipped || d.Unlimited || d.limited && d.Plan == nil && !never || d.Key == "" {
 			continue
 		}

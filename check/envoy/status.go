@@ -153,13 +153,13 @@ func (d *descriptor) status(s *limitStatus, answer api.ChecksAnswer) {
 	case !d.limited || d.skipped:
 	case d.Unlimited:
 		s.LimitRemaining = math.MaxUint32
+	case d.back:
+		d.place(s, d.ownAnswer(answer), 0, 0)
 	case d.DenyAll:
 		s.CurrentLimit, s.DurationUntilReset, d.over = d.wire(nil), durationpb.New(d.Per()), true
 		if !d.Shadow {
 			s.Code = codeOver
 		}
-	case d.back:
-		d.place(s, d.ownAnswer(answer), 0, 0)
 	case d.ownAnswer(answer).Blocked():
 		s.Code, d.over = codeOver, true
 		if rule := d.rule(); rule != nil {

@@ -86,8 +86,8 @@ var bouncerRules = []*windows.Rule{
 
 const startup, pull = "/v1/decisions/stream?startup=true&scopes=ip%2Crange", "/v1/decisions/stream?startup=false"
 
-// Throttles of the chosen rules and blocks reach bouncers, live and as changes. Bouncers are told apart, each hears of
-// a change once, and HEAD is no pull. (internal/crowdsec proves what the changes are.)
+// Throttles of the chosen rules and blocks of addresses and networks reach bouncers, live and as changes. Bouncers are
+// told apart, each hears of a change once, and HEAD is no pull. (internal/crowdsec proves what the changes are.)
 func TestBouncers(t *testing.T) {
 	w := newWorld(t, streamtest.AnyRedis(t), bouncerRules...)
 	path := testkit.WriteFile(t, "tokens.yml", bouncerTokens)
@@ -105,7 +105,10 @@ func TestBouncers(t *testing.T) {
 	for _, key := range []string{"ip:192.0.2.1", "ip:2001:db8::/64", "ip:198.51.100.1"} {
 		wantStatus(t, w.get(t, key), 200)
 	}
-	wantStatus(t, put(t, w, "ip:203.0.113.7", `{"block":true,"for":"2h","reason":"abuse"}`), 200)
+	for _, target := range []string{"ip:203.0.113.7", "ip:203.0.113.64/26", "user:203.0.113.128/26"} {
+		wantStatus(t, put(t, w, target, `{"block":true,"for":"2h","reason":"abuse"}`), 200)
+	}
+	wantStatus(t, put(t, w, "ip:203.0.113.192/26", `{"exempt":true}`), 200)
 	w.advance(time.Second)
 	for _, target := range []string{"/v1/decisions", pull} {
 		if status, body := firewall.ask(t, at, "HEAD", target); status != 200 || body != "" {
@@ -113,15 +116,18 @@ func TestBouncers(t *testing.T) {
 		}
 	}
 	const one = "+192.0.2.1 59s api"
-	const all = one + " +203.0.113.7 1h59m59s override +2001:db8::/64 59m59s login"
+	const all = one +
+		" +203.0.113.7 1h59m59s override +203.0.113.64/26 1h59m59s override +2001:db8::/64 59m59s login"
 	firewall.want(t, at, pull, all)
 	firewall.want(t, at, pull, "")
 	traefik.want(t, at, startup, all)
 	nginx.want(t, at, "/v1/decisions?ip=192.0.2.1", one)
-	wantStatus(t, w.do(t, "DELETE", "/v1/overrides/ip:203.0.113.7", ""), 200)
+	for _, target := range []string{"ip:203.0.113.7", "ip:203.0.113.64%2F26"} {
+		wantStatus(t, w.do(t, "DELETE", "/v1/overrides/"+target, ""), 200)
+	}
 	w.advance(time.Second)
-	firewall.want(t, at, pull, "-203.0.113.7")
-	traefik.want(t, at, pull, "-203.0.113.7")
+	firewall.want(t, at, pull, "-203.0.113.64/26 -203.0.113.7")
+	traefik.want(t, at, pull, "-203.0.113.64/26 -203.0.113.7")
 
 	// A token of another scope, none, and one that is revoked.
 	for key, want := range map[string]int{checker: 403, "": 401, "stranger-0123456789": 401} {

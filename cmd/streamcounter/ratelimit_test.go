@@ -333,15 +333,17 @@ func TestRateLimitOfFiles(t *testing.T) {
 // A variable that cannot have its effect here ends the start, and the error names it.
 func TestRateLimitRefuses(t *testing.T) {
 	for variable, c := range map[string][2]string{
-		"BACKEND_TYPE":     {"memcache", `BACKEND_TYPE is "memcache": limits are counted in Redis alone`},
-		"CONFIG_TYPE":      {"ETCD", `CONFIG_TYPE is "ETCD": expected FILE or GRPC_XDS_SOTW`},
-		"GRPC_PORT":        {"x", `GRPC_PORT is "x": expected a port`},
-		"SHADOW_MODE":      {"maybe", `SHADOW_MODE is "maybe"`},
-		"REDIS_TYPE":       {"RING", `REDIS_TYPE is "RING": expected SINGLE, SENTINEL or CLUSTER`},
-		"LOG_LEVEL":        {"loud", `LOG_LEVEL is "loud"`},
-		"NEAR_LIMIT_RATIO": {"80", `NEAR_LIMIT_RATIO is "80": expected a share from 0 to 1`},
-		"RUNTIME_ROOT":     {"/nowhere", "/nowhere/config"},
-		"GRPC_UDS":         {"/tmp/x.sock", "GRPC_UDS"},
+		"BACKEND_TYPE":      {"memcache", `BACKEND_TYPE is "memcache": limits are counted in Redis alone`},
+		"CACHE_KEY_PREFIX":  {"rf:", `: CACHE_KEY_PREFIX: prefix "rf:": expected 1 to 32 of a-z, 0-9`},
+		"CONFIG_TYPE":       {"ETCD", `CONFIG_TYPE is "ETCD": expected FILE or GRPC_XDS_SOTW`},
+		"GRPC_PORT":         {"x", `GRPC_PORT is "x": expected a port`},
+		"SHADOW_MODE":       {"maybe", `SHADOW_MODE is "maybe"`},
+		"REDIS_TYPE":        {"RING", `REDIS_TYPE is "RING": expected SINGLE, SENTINEL or CLUSTER`},
+		"LOG_LEVEL":         {"loud", `LOG_LEVEL is "loud"`},
+		"NEAR_LIMIT_RATIO":  {"80", `NEAR_LIMIT_RATIO is "80": expected a share from 0 to 1`},
+		"REDIS_SOCKET_TYPE": {"udp", `REDIS_SOCKET_TYPE is "udp": expected tcp or unix`},
+		"RUNTIME_ROOT":      {"/nowhere", ": RUNTIME_ROOT: load limits: stat /nowhere/config: "},
+		"GRPC_UDS":          {"/tmp/x.sock", "GRPC_UDS"},
 	} {
 		t.Run(variable, func(t *testing.T) {
 			t.Setenv("REDIS_URL", "127.0.0.1:1")

@@ -91,6 +91,21 @@ func (n *networks) each(visit func(*Override)) {
 	}
 }
 
+// BlockedNetworks returns the networks that are blocked now, in no order, each as a key such as ip:203.0.113.0/24. A
+// nil All has none.
+func (o *All) BlockedNetworks() (list []api.Throttled) {
+	if o == nil {
+		return nil
+	}
+	o.set.networks.Load().each(func(one *Override) {
+		if n, ok := networkOf(one.target); ok && one.Blocks() && one.Stands() {
+			list = append(list, api.Throttled{Key: n.Prefix + n.Addresses.String(), Rule: api.OverrideRule,
+				SinceMs: one.atMs, UntilMs: one.untilMs, Reason: one.Reason()})
+		}
+	})
+	return list
+}
+
 func (n *networks) size() int {
 	if n == nil {
 		return 0

@@ -51,5 +51,5 @@ func takeVariables(t *testing.T, variables map[string]string) (warnings []string
 	return c.fromRatelimit(cmd.Flags(), func(name string) (string, bool) {
 		v, ok := variables[name]
 		return v, ok
-	})
+	}, map[string]string{})
 }

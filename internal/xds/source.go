@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"slices"
 	"strings"
 	"time"
@@ -22,6 +21,7 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
@@ -55,7 +55,6 @@ type Config struct {
 type Source struct {
 	*config.Pushed
 	config Config
-	conn   *grpc.ClientConn
 
 	// Only Run uses these:
 	taken   []*rlsconf.RateLimitConfig // what is in force
@@ -85,44 +84,33 @@ func New(c Config) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	creds := insecure.NewCredentials()
-	if c.TLS != nil {
-		creds = freshTLS{credentials.NewTLS(c.TLS()), c.TLS}
-	}
-	conn, err := grpc.NewClient(c.Server, grpc.WithTransportCredentials(creds),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(c.MaxBytes)),
-		// So a server that disappears silently is noticed. grpc-go's servers refuse more frequent pings.
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 6 * time.Minute, Timeout: 20 * time.Second}),
-		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 5 * time.Second}))
+	s := &Source{Pushed: pushed, config: c}
+	conn, err := s.dial() // connects only when it is used: this checks the address
 	if err != nil {
 		return nil, fmt.Errorf("xDS server %s: %w", c.Server, err)
 	}
-	return &Source{Pushed: pushed, config: c, conn: conn}, nil
+	return s, conn.Close()
 }
 
-// freshTLS uses the current certificates for each connection.
-type freshTLS struct {
-	credentials.TransportCredentials
-	config func() *tls.Config
-}
-
-// ClientHandshake implements credentials.TransportCredentials.
-func (f freshTLS) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn,
-	credentials.AuthInfo, error) {
-	return credentials.NewTLS(f.config()).ClientHandshake(ctx, authority, conn)
-}
-
-// Clone implements credentials.TransportCredentials.
-func (f freshTLS) Clone() credentials.TransportCredentials {
-	return freshTLS{f.TransportCredentials.Clone(), f.config}
+// dial returns a connection for one stream. It uses the current certificates. A connection that lived on while the
+// server is away would try again by itself, beside Run.
+func (s *Source) dial() (*grpc.ClientConn, error) {
+	creds := insecure.NewCredentials()
+	if s.config.TLS != nil {
+		creds = credentials.NewTLS(s.config.TLS())
+	}
+	return grpc.NewClient(s.config.Server, grpc.WithTransportCredentials(creds),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(s.config.MaxBytes)),
+		// So a server that disappears silently is noticed. grpc-go's servers refuse more frequent pings.
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 6 * time.Minute, Timeout: 20 * time.Second}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 5 * time.Second}))
 }
 
 // Reload has nothing to do: the server says when something changes.
 func (s *Source) Reload() error { return nil }
 
-// Run follows the server until ctx ends, and then closes the connection.
+// Run follows the server until ctx ends.
 func (s *Source) Run(ctx context.Context) {
-	defer func() { _ = s.conn.Close() }()
 	wait := s.config.FirstWait
 	for {
 		answered, err := s.follow(ctx)
@@ -174,8 +162,12 @@ func (s *Source) follow(ctx context.Context) (answered bool, err error) {
 	}
 	node := &corev3.Node{Id: s.config.Node, Metadata: &structpb.Struct{Fields: fields}}
 	client := sotw.NewADSClient(ctx, node, resource.RateLimitConfigType)
-	s.conn.ResetConnectBackoff() // Run waits between attempts
-	if err := client.InitConnect(s.conn); err != nil {
+	conn, err := s.dial()
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = conn.Close() }()
+	if err := client.InitConnect(conn); err != nil {
 		return false, err
 	}
 	s.refused = refusal{}
@@ -192,6 +184,8 @@ func (s *Source) follow(ctx context.Context) (answered bool, err error) {
 			err = s.refused.err
 		} else if err = s.take(response.Resources); err != nil {
 			s.refused = refusal{response.Resources, err, s.config.FirstWait}
+		} else {
+			s.refused = refusal{} // it is in force, so what was refused before is not
 		}
 		if err == nil {
 			err = client.Ack()
@@ -246,6 +240,10 @@ func (s *Source) take(response []*anypb.Any) error {
 	list := make([]*rlsconf.RateLimitConfig, len(response))
 	for i, one := range response {
 		list[i] = &rlsconf.RateLimitConfig{}
+		if !one.MessageIs(list[i]) {
+			return s.Refuse(fmt.Errorf("resources[%d] is a %q, expected a %q", i, one.MessageName(),
+				list[i].ProtoReflect().Descriptor().FullName()))
+		}
 		if err := one.UnmarshalTo(list[i]); err != nil {
 			return s.Refuse(fmt.Errorf("resources[%d]: %w", i, err))
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"log/slog"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -129,10 +130,15 @@ func TestLimitsFollowTheServer(t *testing.T) {
 	if w.limit("edge") != 6 || w.Refused() != nil {
 		t.Errorf("edge %d, want 6; refused: %v", w.limit("edge"), w.Refused())
 	}
-	w.server.Set("5") // the last policy is gone
-	w.server.Acked("5")
-	if good, bad := w.attempts(); w.limit("edge") != 0 || good < 5 || bad != 0 {
-		t.Errorf("edge %d, want no limit; %d good and %d bad loads, want at least 5 and 0", w.limit("edge"), good, bad)
+	w.server.Set("5", resource("a", "edge", "client", 9), bad) // refused again after others were taken
+	w.server.Nacked("4")
+	if w.limit("edge") != 9 || w.Refused() == nil {
+		t.Errorf("edge %d, want 9 again; refused: %v", w.limit("edge"), w.Refused())
+	}
+	w.server.Set("6") // the last policy is gone
+	w.server.Acked("6")
+	if good, bad := w.attempts(); w.limit("edge") != 0 || good < 6 || bad != 0 {
+		t.Errorf("edge %d, want no limit; %d good and %d bad loads, want at least 6 and 0", w.limit("edge"), good, bad)
 	}
 }
 
@@ -171,6 +177,35 @@ func (w *world) awaitLog(text string) {
 	streamtest.Eventually(w.t, 30*time.Second, "the log says "+text, func() (bool, string) {
 		return w.logged(text) > 0, ""
 	})
+}
+
+// While the server is away, Run alone decides when to try again: between two attempts the only connections are the
+// test's own.
+func TestAttemptsArePaced(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	testkit.Must(t, err)
+	var accepted atomic.Int64
+	var accepting sync.WaitGroup
+	accepting.Go(func() {
+		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+			accepted.Add(1)
+			_ = conn.Close()
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); accepting.Wait() })
+	w := following(t, func(c *xds.Config) { c.Server, c.FirstWait = l.Addr().String(), time.Hour })
+	w.awaitLog("the xDS server is away")
+	const own = 200
+	for range own {
+		conn, err := net.Dial("tcp", l.Addr().String())
+		testkit.Must(t, err)
+		_, _ = conn.Read(make([]byte, 1)) // it is accepted, and those before it are too
+		_ = conn.Close()
+	}
+	if n := accepted.Load(); n != own+1 {
+		t.Errorf("%d connections in one attempt, want 1", n-own)
+	}
 }
 
 func tlsOf(c *tls.Config) func() *tls.Config {
