@@ -46,7 +46,7 @@ func Redis(ctx context.Context, c redis.UniversalClient, config RedisConfig) []F
 	findings := append(settingsOf(servers), tells(servers, functions)...)
 	findings = append(findings, clusterOf(ctx, c, servers, config.Keys)...)
 	findings = append(findings, clocksOf(servers, config.Retention)...)
-	findings = append(findings, usersOf(ctx, c, config.Keys, loaded(servers))...)
+	findings = append(findings, usersOf(ctx, c, config.Keys, servers)...)
 	return append(findings, stateOf(ctx, c, config)...)
 }
 

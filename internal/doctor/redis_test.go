@@ -225,6 +225,40 @@ func TestMissingRights(t *testing.T) {
 	expect(t, look(t, c), "state", doctor.Note, "not checked", "xpending")
 }
 
+// A default user without rights makes Redis leave out what the scripts wrote when it starts: doctor reports that before
+// a restart, and after it. Half the rights are not enough.
+func TestReplay(t *testing.T) {
+	secured := streamtest.NewSecuredRedis(t, "--appendonly", "yes")
+	operator, work := streamtest.Connect(t, secured.As("operator")), streamtest.Connect(t, secured.As("work"))
+	expect(t, look(t, operator), "redis.default-user", doctor.OK)
+	for _, x := range []struct{ rules, lacks string }{{"+@all -pexpireat", "not run pexpireat on"},
+		{"+pexpireat resetkeys ~sc2:*", "xgroup|create, pexpireat on sc:*"}, {"~* -@all", "set, del,"}} {
+		args := []any{"ACL", "SETUSER", "default"}
+		for _, rule := range strings.Fields(x.rules) {
+			args = append(args, rule)
+		}
+		testkit.Must(t, operator.Do(t.Context(), args...).Err())
+		expect(t, look(t, streamtest.Connect(t, secured.As("doctor"))), "redis.default-user", doctor.Problem, x.lacks,
+			"ACL SETUSER default ~* &* +@all")
+	}
+	testkit.Must(t, work.Eval(t.Context(), "redis.call('SET', KEYS[1], 1) redis.call('PEXPIRE', KEYS[1], 9e4) return 1",
+		[]string{"sc:{1}:a"}).Err())
+	testkit.Must(t, operator.Do(t.Context(), "ACL", "SAVE").Err())
+	secured.Stop()
+	secured.Start()
+	expect(t, look(t, operator), "redis.acl-log", doctor.Problem, "left out writes", ": pexpireat, set",
+		"ACL SETUSER default")
+	_ = streamtest.Connect(t, secured.As("work")).FlushAll(t.Context()).Err()
+	expect(t, look(t, operator), "redis.acl-log", doctor.Problem, "left out")
+	expect(t, look(t, operator), "redis.acl-log", doctor.Warning, "work was refused the command flushall")
+	testkit.Must(t, operator.ConfigSet(t.Context(), "appendonly", "no").Err())
+	for _, f := range look(t, operator) {
+		if f.Check == "redis.default-user" {
+			t.Errorf("without an append-only file nothing is replayed: %+v", f)
+		}
+	}
+}
+
 // A Cluster of two masters.
 func TestCluster(t *testing.T) {
 	ctx := t.Context()
