@@ -282,7 +282,7 @@ func TestCluster(t *testing.T) {
 		})
 	}
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{nodes[0].Addr(), nodes[1].Addr()},
-		MaxRedirects: 3})
+		MaxRedirects: 3, DialerRetries: 1})
 	defer cluster.Close()
 	testkit.Must(t, stream.CheckMeta(ctx, cluster, keysOf(t, 16)))
 	testkit.Must(t, second.ConfigSet(ctx, "stream-node-max-bytes", "4096").Err())
@@ -324,6 +324,12 @@ func TestCluster(t *testing.T) {
 			t.Errorf("refused on a Cluster: %+v", list)
 		}
 	}
+	nodes[1].Kill()
+	findings = look(t, cluster)
+	expect(t, findings, doctor.RedisReachable, doctor.Problem, nodes[1].Addr(), "does not answer")
+	if code := doctor.NewReport(findings).ExitCode(); code != 2 {
+		t.Errorf("exit code %d after a master died, want 2", code)
+	}
 }
 
 // A frozen server does not delay an examination longer than its bound.
@@ -342,8 +348,8 @@ func TestSilentRedis(t *testing.T) {
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("it took %v", took)
 	}
-	if report.ExitCode() == 0 {
-		t.Errorf("a silent server is well: %+v", report)
+	if code := report.ExitCode(); code != 2 {
+		t.Errorf("exit code %d for a silent server, want 2: %+v", code, report)
 	}
 }
 
