@@ -164,6 +164,38 @@ func TestState(t *testing.T) {
 	}
 }
 
+// A key of the wrong type is named, with its fix, and hides nothing about other partitions.
+func TestWrongTypes(t *testing.T) {
+	ctx, k := t.Context(), keysOf(t, 16)
+	secured := streamtest.NewSecuredRedis(t)
+	operator, c := streamtest.Connect(t, secured.As("operator")), streamtest.Connect(t, secured.As("doctor"))
+	testkit.Must(t, stream.CheckMeta(ctx, operator, k))
+	testkit.Must(t, operator.XAdd(ctx, &redis.XAddArgs{Stream: k.Events(5), Values: []any{"key", "k"}}).Err())
+	for _, key := range []string{k.Events(4), k.Levels(4), k.Due(4), k.Outbox(4), k.IDs(4), k.Dead(4), k.Meta()} {
+		kept := operator.Dump(ctx, key).Val()
+		testkit.Must(t, operator.Set(ctx, key, "x", 0).Err())
+		findings := look(t, c)
+		check, severity := "state.types", doctor.Problem
+		if key == k.Meta() {
+			check = "redis.meta"
+		}
+		expect(t, findings, check, severity, key+" has the wrong type", "RENAME "+key)
+		expect(t, findings, "state.unread", doctor.OK, "unread events in 1 partition, ", "partition 5")
+		testkit.Must(t, operator.Del(ctx, key).Err())
+		if kept != "" {
+			testkit.Must(t, operator.Restore(ctx, key, 0, kept).Err())
+		}
+		expect(t, look(t, c), "redis.meta", doctor.OK)
+	}
+	if list := secured.Refused(t); len(list) > 0 {
+		t.Errorf("doctor was refused %v", list)
+	}
+	testkit.Must(t, operator.Do(ctx, "ACL", "SETUSER", "doctor", "-hlen").Err()) // a file of an older version
+	findings := look(t, c)
+	expect(t, findings, "state.types", doctor.Note, "not checked", "+hlen")
+	expect(t, findings, "state.unread", doctor.OK, "partition 5")
+}
+
 // For each user, doctor reports what the user may see, and names what it may not see.
 func TestUsers(t *testing.T) {
 	secured := streamtest.NewSecuredRedis(t, shipped(t)...)
@@ -325,10 +357,14 @@ func TestCluster(t *testing.T) {
 		}
 	}
 	nodes[1].Kill()
-	findings = look(t, cluster)
-	expect(t, findings, doctor.RedisReachable, doctor.Problem, nodes[1].Addr(), "does not answer")
+	expectSilent(t, look(t, cluster), nodes[1].Addr())
+}
+
+func expectSilent(t *testing.T, findings []doctor.Finding, addr string) {
+	t.Helper()
+	expect(t, findings, doctor.RedisReachable, doctor.Problem, addr, "does not answer")
 	if code := doctor.NewReport(findings).ExitCode(); code != 2 {
-		t.Errorf("exit code %d after a master died, want 2", code)
+		t.Errorf("exit code %d after a server stopped answering, want 2: %+v", code, findings)
 	}
 }
 
@@ -344,13 +380,11 @@ func TestSilentRedis(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	report := doctor.NewReport(doctor.Redis(ctx, c, doctor.RedisConfig{Keys: keysOf(t, 16)}))
+	findings := doctor.Redis(ctx, c, doctor.RedisConfig{Keys: keysOf(t, 16)})
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("it took %v", took)
 	}
-	if code := report.ExitCode(); code != 2 {
-		t.Errorf("exit code %d for a silent server, want 2: %+v", code, report)
-	}
+	expectSilent(t, findings, "")
 }
 
 // At a start only harmful settings are reported, and for a user with few rights nothing else is read.
