@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -55,6 +56,9 @@ func (c *call) answer(i int, d decision) api.CheckAnswer {
 		out.Windows, out.InForce, out.Shadow = state.Windows, state.InForce, state.ShadowAnswers(r.Plan)
 	case !r.Refund:
 		out.Note = "Redis is down"
+		if word := redisclient.Word(d.why); word != "" {
+			out.Note = "Redis answers " + word
+		}
 		if r.Plan.Live != nil {
 			out.Note += fmt.Sprintf(" and rule %s has on_error: %s", out.Rule, r.Plan.Live.OnError)
 		}

@@ -24,6 +24,7 @@ type decision struct {
 	// outcome is the metric's label, or only its beginning if the counter answered.
 	outcome string
 	err     error
+	why     error // on_error allowed because of it
 	// unasked marks the items of which nothing is known, because another key of the call is denied from memory. nil:
 	// there are none.
 	unasked []bool
@@ -323,5 +324,5 @@ func (s *Service) resolve(ctx context.Context, asks []counters.Request, v counte
 		return decision{Verdict: v, source: api.SourceLocal, outcome: "local_", err: err}
 	}
 	return decision{Verdict: counters.Verdict{Allowed: true, Atomic: true}, source: api.SourcePolicy,
-		outcome: "error_allow"}
+		outcome: "error_allow", why: err}
 }

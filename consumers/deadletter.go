@@ -1,7 +1,6 @@
 package consumers
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -120,7 +119,9 @@ func (d *deadLetters) ofGaps(ctx context.Context, parts ...int) error {
 	if redisclient.IsRefusal(err) && len(parts) > 1 {
 		failed := error(nil)
 		for _, p := range parts {
-			failed = cmp.Or(failed, d.ofGaps(ctx, p))
+			if err := d.ofGaps(ctx, p); err != nil && failed == nil {
+				failed = partitionError{p, err}
+			}
 		}
 		return failed
 	}

@@ -1,6 +1,7 @@
 package consumers
 
 import (
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -38,8 +39,10 @@ func TestGapsOfSeveralPartitions(t *testing.T) {
 			t.Errorf("%v events are counted as trimmed, want %v", n, want)
 		}
 	}
-	if err := d.ofGaps(ctx, keys.All()...); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
-		t.Errorf("%v, want WRONGTYPE", err)
+	var one partitionError
+	if err := d.ofGaps(ctx, keys.All()...); !errors.As(err, &one) || one.partition != 1 ||
+		!strings.Contains(err.Error(), "WRONGTYPE") {
+		t.Errorf("%v, want WRONGTYPE of partition 1", err)
 	}
 	expect(4 + 2)
 	testkit.Must(t, c.Del(ctx, keys.Dead(1)).Err())

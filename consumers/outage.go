@@ -40,6 +40,14 @@ func newOutages(log *slog.Logger) *outages {
 	return &outages{log: log, after: after, open: map[string]*outage{}}
 }
 
+// partitionError is the error of one of several partitions.
+type partitionError struct {
+	partition int
+	error
+}
+
+func (e partitionError) Unwrap() error { return e.error }
+
 // note records the outcome of a step for a partition, or for the first of several partitions.
 func (o *outages) note(step string, partition int, err error) {
 	if errors.Is(err, context.Canceled) {
@@ -48,6 +56,9 @@ func (o *outages) note(step string, partition int, err error) {
 	key, reason := fmt.Sprintf("%s, partition %d", step, partition), ""
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if one := (partitionError{}); errors.As(err, &one) {
+		partition = one.partition
+	}
 	if err != nil {
 		reason = reasonOf(step, err)
 		one := o.open[reason]

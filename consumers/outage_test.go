@@ -61,9 +61,10 @@ func TestAnOutageIsLoggedOnce(t *testing.T) {
 	o.note("releasing throttles", 0, streamtest.Refusal("NOPERM this user has no permissions"))
 	o.note("releasing throttles", 0, streamtest.Refusal("NOPERM this user has no permissions"))
 	o.note("reading events", 0, refused)
-	o.note("looking for keys", 0, streamtest.Refusal("ERR user_script:12"))
+	o.note("looking for keys", 0, partitionError{4, streamtest.Refusal("ERR user_script:12")})
 	o.note("reading events", 0, nil)
-	said(begun, over, "releasing throttles failed, trying again", begun, "looking for keys failed, trying again", over)
+	said(begun, over, "releasing throttles failed, trying again", begun,
+		`looking for keys failed, trying again" step="looking for keys" partition=4 error="ERR`, over)
 	o.note("releasing throttles", 0, nil)
 	o.note("looking for keys", 0, nil)
 	settle()

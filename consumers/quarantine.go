@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/streamcounter/streamcounter/internal/redisclient"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -70,32 +70,13 @@ func (q *quarantine) open(ctx context.Context, parts []int) []int {
 // examine reads the types of partitions' own keys from Redis, and reports whether any partition is quarantined. Call
 // it when Redis has refused a command.
 func (q *quarantine) examine(ctx context.Context, parts ...int) (quarantined bool, err error) {
-	pipe := q.redis.Pipeline()
-	asked := make(map[int][]redis.Cmder, len(parts))
-	for _, p := range parts {
-		asked[p] = []redis.Cmder{
-			pipe.XLen(ctx, q.keys.Events(p)), pipe.XLen(ctx, q.keys.Outbox(p)), pipe.HLen(ctx, q.keys.Levels(p)),
-			pipe.ZCard(ctx, q.keys.Due(p)), pipe.ZCard(ctx, q.keys.IDs(p)),
-		}
-	}
-	_, _ = pipe.Exec(ctx) // each command has its own error
-	for _, p := range parts {
-		broken, failed := "", error(nil)
-		for _, cmd := range asked[p] {
-			switch e := cmd.Err(); {
-			case e == nil:
-			case redisclient.IsWrongType(e):
-				broken = fmt.Sprint(cmd.Args()[1])
-			default:
-				failed = e
-			}
-		}
+	for p, is := range eventlog.TypesOf(ctx, q.redis, q.keys, parts) {
 		switch {
-		case broken != "":
-			q.begin(p, broken)
+		case is.Wrong != "":
+			q.begin(p, is.Wrong)
 			quarantined = true
-		case failed != nil: // unknown: the state does not change
-			err = errors.Join(err, fmt.Errorf("looking at the keys of partition %d: %w", p, failed))
+		case is.Err != nil: // unknown: the state does not change
+			err = errors.Join(err, fmt.Errorf("looking at the keys of partition %d: %w", p, is.Err))
 		default:
 			q.end(p)
 		}

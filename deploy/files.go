@@ -8,7 +8,9 @@ import _ "embed"
 
 // UsersACL is an ACL file of Redis for the prefix sc: users work, serve,
 // producer, doctor and operator, without passwords, so that nobody can log in as
-// shipped. Such a file has no room for comments; docs/operations.md has them.
+// shipped. Such a file has no room for comments; docs/operations.md has them. The
+// default user is off, so nobody can be this user, but it keeps all rights: Redis
+// replays the append-only file as this user, and checks its rights at each EXEC.
 //
 //go:embed users.acl
 var UsersACL string

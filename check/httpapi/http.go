@@ -63,7 +63,7 @@ func HealthRoutes(ready func(context.Context) error) []Route {
 		{Method: "GET", Path: "/readyz", Open: true, Serve: handler(func(w http.ResponseWriter,
 			r *http.Request) error {
 			if ready != nil && ready(r.Context()) != nil {
-				return api.ErrUnavailable
+				return errNotReady
 			}
 			return respond(w, statusAnswer{"ready"}, nil)
 		})},

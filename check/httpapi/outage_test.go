@@ -146,11 +146,15 @@ func TestFullMemory(t *testing.T) {
 	own := streamtest.OwnRedis(t)
 	c := streamtest.Connect(t, own.Addr())
 	w := newWorld(t, c, rule("deny", func(r *windows.Rule) { r.OnError = windows.OnErrorDeny },
-		windows.Window{Limit: 5, Per: time.Minute}))
+		windows.Window{Limit: 5, Per: time.Minute}), rule("allow", nil, windows.Window{Limit: 5, Per: time.Minute}))
 	w.post(t, `{"key":"deny:1"}`) // the library is there
 	testkit.Must(t, c.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	wantProblem(t, w.do(t, "POST", "/v1/reservations", `{"key":"deny:1"}`), 503, "unavailable", "OOM")
 	wantProblem(t, w.post(t, `{"key":"deny:1"}`), 503, "unavailable", "OOM")
+	const note = "Redis answers OOM and rule allow has on_error: allow"
+	if got := w.post(t, `{"key":"allow:1"}`).str("note"); got != note {
+		t.Errorf("the note of a check that on_error decided: %q", got)
+	}
 	testkit.Must(t, c.ConfigSet(t.Context(), "maxmemory", "0").Err())
 	if n := w.used(t, "deny:1"); n != 1 {
 		t.Errorf("used %d, want the first check alone", n)

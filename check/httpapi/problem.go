@@ -44,6 +44,7 @@ var problems = []struct {
 	{api.ErrOutcomeUnknown, "It may or may not have been stored", http.StatusServiceUnavailable},
 	{context.Canceled, "The caller went away", statusClientClosed},
 	{api.ErrBacklog, "Workers are behind", http.StatusServiceUnavailable},
+	{errNotReady, "The process is not ready", http.StatusServiceUnavailable},
 	{api.ErrUnavailable, "Redis cannot do it now", http.StatusServiceUnavailable},
 }
 
@@ -57,6 +58,9 @@ func (e busyError) Error() string { return string(errBusy) + ": " + string(e) }
 
 // Is makes every busyError equal to errBusy, whatever its text, and to api.ErrUnavailable.
 func (busyError) Is(target error) bool { return target == errBusy || target == api.ErrUnavailable }
+
+// errNotReady is for a process that cannot reach Redis or NATS. A client receives it as api.ErrUnavailable.
+var errNotReady = fmt.Errorf("%w: not ready", api.ErrUnavailable)
 
 // errEncoding is for a body that is compressed. A client receives it as api.ErrBadRequest.
 var errEncoding = fmt.Errorf("%w: unsupported encoding", api.ErrBadRequest)
@@ -80,6 +84,9 @@ func problemOf(err error) api.Problem {
 func detailOf(err error) string {
 	if busy := busyError(""); errors.As(err, &busy) {
 		return busy.Error()
+	}
+	if errors.Is(err, errNotReady) {
+		return "the process is not ready: its log has the reason"
 	}
 	return check.ErrorText(err)
 }

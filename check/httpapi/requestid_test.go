@@ -58,9 +58,13 @@ func TestRequestIDsInTheLog(t *testing.T) {
 	log := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: level}))
 	router := httpapi.NewRouter(nil, httpapi.HealthRoutes(func(context.Context) error { return errors.New("away") })...)
 	ask := func() string {
-		r := httptest.NewRequestWithContext(httpapi.WithLog(t.Context(), log), "GET", "/readyz", nil)
+		r, answer := httptest.NewRequestWithContext(httpapi.WithLog(t.Context(), log), "GET", "/readyz", nil),
+			httptest.NewRecorder()
 		r.Header.Set("X-Request-Id", "a-1")
-		router.ServeHTTP(httptest.NewRecorder(), r)
+		router.ServeHTTP(answer, r)
+		if body := answer.Body.String(); !strings.Contains(body, "not ready") || strings.Contains(body, "Redis") {
+			t.Errorf("it need not be Redis that is away: %s", body)
+		}
 		return text.String()
 	}
 	if got := ask(); got != "" {

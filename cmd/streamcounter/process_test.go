@@ -124,6 +124,21 @@ func (p *process) endsOn(signal os.Signal) int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
+// A worker stops in time although Redis hangs: it waits for no answer after its time is over.
+func TestAWorkerStopsWhileRedisHangs(t *testing.T) {
+	t.Parallel()
+	own := streamtest.OwnRedis(t)
+	p := startProgram(t, "work", "--redis", own.URL(), "--nats", streamtest.OwnNATS(t).URL(), "--rules", devRules(t),
+		"--http", "127.0.0.1:0", "--drain-timeout", "100ms")
+	p.until(`"msg":"ready"`)
+	own.Pause()
+	began := time.Now()
+	p.interrupt()
+	if took := time.Since(began); took > 4*time.Second { // one answer is waited for 5 s
+		t.Errorf("it stopped after %v", took)
+	}
+}
+
 // runProgram runs a command to its end with an input. It does so in this process: with the race detector a start
 // takes a second, and there are hundreds.
 func runProgram(t testing.TB, stdin string, args ...string) (code int, stdout, stderr string) {

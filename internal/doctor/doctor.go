@@ -116,6 +116,12 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
+// noAnswer reports whether an error is not an answer of Redis.
+func noAnswer(err error) bool {
+	var answered redis.Error
+	return err != nil && !errors.As(err, &answered)
+}
+
 // unseen returns the finding for something that could not be read. It is a note if the server refuses it, or does not
 // have the command, like the embedded server. It is a warning if the server should have answered and did not.
 func unseen(check string, err error, fix string) Finding {

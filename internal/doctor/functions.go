@@ -53,7 +53,7 @@ func functions(s *server) (Finding, bool) {
 		f.Severity = Note
 		f.Found += "; of other versions: " + strings.Join(others, ", ")
 		f.Why = "each keeps some memory; a process of that version loads its own again, so a deletion loses nothing"
-		f.Fix = "streamcounter doctor --prune, once no process of that version runs"
+		f.Fix = "streamcounter doctor --prune (as a user such as operator), once no process of that version runs"
 	}
 	return f, true
 }

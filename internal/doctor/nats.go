@@ -22,8 +22,8 @@ type NATSConfig struct {
 	Prefix string // required
 	// Replicas with which the streams are created; default 1.
 	Replicas int
-	// Monitor is the URL of the server's monitoring port, which reports how often the server syncs to disk; empty:
-	// not checked.
+	// Monitor is the URL of the server's monitoring port, which reports how often the server syncs to disk, and its
+	// storage; empty: not checked.
 	Monitor string
 }
 
@@ -55,7 +55,11 @@ func NATS(ctx context.Context, nc *nats.Conn, config NATSConfig) []Finding {
 			highest = replicas
 		}
 	}
-	return append(all, syncOf(ctx, config.Monitor, highest))
+	if config.Monitor == "" {
+		return append(all, syncOf(nil, highest, nil))
+	}
+	jsz, err := askMonitor(ctx, config.Monitor)
+	return append(all, storageOf(jsz, err), syncOf(jsz, highest, err))
 }
 
 // natsLook sends requests and receives refusals. The server sends a refusal separately from the answer, so without it
@@ -137,15 +141,21 @@ func (n *natsLook) account(ctx context.Context) (all []Finding, ok bool) {
 	if max(most, info.Limits.MaxMemory, int64(info.Limits.MaxStreams)) < 0 {
 		f.Found += " (no limits set)"
 	}
-	if most > 0 && int64(used) >= most/10*8 {
-		f.Severity = Warning
-		if int64(used) >= most/100*95 {
-			f.Severity = Problem
-		}
-		f.Why, f.Fix = "a full account refuses decisions and alerts: they wait in the outbox",
-			"raise the account's storage, or shorten max_age of the alerts"
+	return []Finding{f.byUse(used, most, "a full account refuses decisions and alerts: they wait in the outbox",
+		"raise the account's storage, or shorten max_age of the alerts")}, true
+}
+
+// byUse returns the finding as a warning from 80 % of a limit on, and as a problem from 95 %.
+func (f Finding) byUse(used uint64, most int64, why, fix string) Finding {
+	switch {
+	case most <= 0:
+		return f
+	case int64(used) >= most/100*95:
+		return f.as(Problem, why, fix)
+	case int64(used) >= most/10*8:
+		return f.as(Warning, why, fix)
 	}
-	return []Finding{f}, true
+	return f
 }
 
 func limit(n int64, word func(int64) string) string {
@@ -200,23 +210,49 @@ func (n *natsLook) stream(ctx context.Context, want jetstream.StreamConfig) (all
 	return all, info.Config.Replicas
 }
 
-// syncOf reads from the monitoring port how often JetStream writes to disk.
-func syncOf(ctx context.Context, monitor string, replicas int) Finding {
+// serverState is what the monitoring port reports about JetStream of the whole server.
+type serverState struct {
+	Store  uint64 `json:"storage"`
+	Config struct {
+		MaxStore int64         `json:"max_storage"`
+		Interval time.Duration `json:"sync_interval"`
+		Always   bool          `json:"sync_always"`
+	} `json:"config"`
+}
+
+// storageOf reports the storage of all accounts together. The limits of the account do not tell when it is full.
+func storageOf(is *serverState, err error) Finding {
+	f := Finding{Check: "nats.storage", Severity: OK}
+	if err != nil {
+		return unseen(f.Check, err, "")
+	}
+	f.Found = size(int64(is.Store)) + " used by all accounts"
+	if most := is.Config.MaxStore; most > 0 {
+		f.Found = size(int64(is.Store)) + " of " + size(most) + " used by all accounts"
+	}
+	return f.byUse(is.Store, is.Config.MaxStore, "a full server refuses decisions and alerts: they wait in the outbox",
+		"raise max_file_store in the server's configuration, or free its disk")
+}
+
+// syncOf reports how often JetStream writes to disk. is and err are nil if no monitoring port was given.
+func syncOf(is *serverState, replicas int, err error) Finding {
 	f := Finding{Check: "nats.sync", Severity: Note,
 		Why: "a crash of the machine loses acknowledged messages that were not synced, if there are no replicas"}
-	if replicas >= 3 {
+	switch {
+	case replicas >= 3:
 		return Finding{Check: f.Check, Severity: OK, Found: plural(replicas, "replica") +
 			" keep what one machine loses"}
-	}
-	if monitor == "" {
-		f.Found, f.Fix = "not checked: how often the server syncs (its default is every 2 minutes)",
-			"give --nats-monitor, or look for sync_interval in its configuration"
-		return f
-	}
-	every, err := syncInterval(ctx, monitor)
-	if err != nil {
+	case err != nil:
 		f.Severity, f.Found, f.Fix = Warning, "not checked: "+err.Error(), "--nats-monitor http://HOST:8222"
 		return f
+	case is == nil:
+		f.Found = "not checked: how often the server syncs (its default is every 2 minutes), and its storage"
+		f.Fix = "give --nats-monitor, or look for sync_interval and max_file_store in its configuration"
+		return f
+	}
+	every := cmp.Or(is.Config.Interval, 2*time.Minute)
+	if is.Config.Always {
+		every = 0
 	}
 	f.Severity, f.Found = OK, fmt.Sprintf("every %v", every)
 	if every == 0 {
@@ -230,31 +266,23 @@ func syncOf(ctx context.Context, monitor string, replicas int) Finding {
 	return f
 }
 
-func syncInterval(ctx context.Context, monitor string) (time.Duration, error) {
+func askMonitor(ctx context.Context, monitor string) (*serverState, error) {
 	ctx, cancel := context.WithTimeout(ctx, asks)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(monitor, "/")+"/jsz?config=true",
 		nil)
 	if err != nil {
-		return 0, errors.New("not a URL") // the error contains the URL, which may have a password
+		return nil, errors.New("not a URL") // the error contains the URL, which may have a password
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return 0, errors.New("the monitoring port does not answer")
+		return nil, errors.New("the monitoring port does not answer")
 	}
 	defer resp.Body.Close()
-	var jsz struct {
-		Config struct {
-			Interval time.Duration `json:"sync_interval"`
-			Always   bool          `json:"sync_always"`
-		} `json:"config"`
-	}
-	if err := json.NewDecoder(http.MaxBytesReader(nil, resp.Body, 1<<20)).Decode(&jsz); err != nil ||
+	is := &serverState{}
+	if err := json.NewDecoder(http.MaxBytesReader(nil, resp.Body, 1<<20)).Decode(is); err != nil ||
 		resp.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("the monitoring port answers /jsz with %s", resp.Status)
+		return nil, fmt.Errorf("the monitoring port answers /jsz with %s", resp.Status)
 	}
-	if jsz.Config.Always {
-		return 0, nil
-	}
-	return cmp.Or(jsz.Config.Interval, 2*time.Minute), nil
+	return is, nil
 }

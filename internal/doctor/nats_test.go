@@ -74,6 +74,34 @@ func TestSyncOfARealServer(t *testing.T) {
 		"nats.sync", doctor.OK, "every 7s")
 }
 
+// All accounts share the storage of the server. At its bound the server refuses a publish that the account's limits
+// would allow.
+func TestStorageOfTheServer(t *testing.T) {
+	srv, _ := streamtest.EmbeddedNATS(t, server.Options{HTTPHost: "127.0.0.1", HTTPPort: -1, JetStream: true,
+		StoreDir: t.TempDir(), JetStreamMaxStore: 1 << 20})
+	js := streamtest.JetStream(t, srv.ClientURL())
+	_, err := alerts.EnsureStreams(t.Context(), js, alerts.Streams("sc", 1))
+	testkit.Must(t, err)
+	config := doctor.NATSConfig{Monitor: "http://" + srv.MonitorAddr().String()}
+	for _, x := range []struct {
+		bytes    int
+		severity doctor.Severity
+	}{{600_000, doctor.OK}, {300_000, doctor.Warning}, {130_000, doctor.Problem}} {
+		_, err = js.Publish(t.Context(), "sc.alert.api.80.k", make([]byte, x.bytes))
+		testkit.Must(t, err)
+		expect(t, lookNATS(t, srv.ClientURL(), config), "nats.storage", x.severity, "of 1.0 MB")
+	}
+	for i := 0; i < 3 && err == nil; i++ { // the server takes the one that passes the bound
+		_, err = js.Publish(t.Context(), "sc.alert.api.80.k", make([]byte, 100_000))
+	}
+	if err == nil || !strings.Contains(err.Error(), "insufficient resources") {
+		t.Errorf("a full server answers %v", err)
+	}
+	expect(t, lookNATS(t, srv.ClientURL(), config), "nats.storage", doctor.Problem, "max_file_store")
+	config.Monitor = "http://127.0.0.1:1"
+	expect(t, lookNATS(t, srv.ClientURL(), config), "nats.storage", doctor.Warning, "not checked")
+}
+
 func TestNoJetStream(t *testing.T) {
 	srv, _ := streamtest.EmbeddedNATS(t, server.Options{})
 	expect(t, lookNATS(t, srv.ClientURL(), doctor.NATSConfig{}), "nats.jetstream", doctor.Problem, "JetStream is off",

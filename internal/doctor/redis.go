@@ -43,10 +43,11 @@ func Redis(ctx context.Context, c redis.UniversalClient, config RedisConfig) []F
 	for _, s := range servers {
 		s.read(ctx, config.Now)
 	}
-	findings := append(settingsOf(servers), tells(servers, functions)...)
+	findings := append(silent(servers), settingsOf(servers)...)
+	findings = append(findings, tells(servers, functions)...)
 	findings = append(findings, clusterOf(ctx, c, servers, config.Keys)...)
 	findings = append(findings, clocksOf(servers, config.Retention)...)
-	findings = append(findings, usersOf(ctx, c, config.Keys, loaded(servers))...)
+	findings = append(findings, usersOf(ctx, c, config.Keys, servers)...)
 	return append(findings, stateOf(ctx, c, config)...)
 }
 
@@ -99,8 +100,25 @@ func serversOf(ctx context.Context, c redis.UniversalClient) ([]*server, error) 
 	return list, err
 }
 
+// silent reports the servers that did not answer.
+func silent(servers []*server) (all []Finding) {
+	for _, s := range servers {
+		if noAnswer(s.infoErr) {
+			all = append(all, Finding{Check: RedisReachable, Severity: Problem,
+				Found: strings.TrimSpace(s.addr+" does not answer: ") + " " + s.infoErr.Error(),
+				Why:   "its partitions take no events, and on_error decides their checks",
+				Fix:   "start it; of a Cluster, let a replica take over (CLUSTER FAILOVER TAKEOVER)"})
+		}
+	}
+	return all
+}
+
+// read asks a server that does not answer only once: each question could take its whole timeout.
 func (s *server) read(ctx context.Context, now func() time.Time) {
-	s.readInfo(ctx)
+	if s.readInfo(ctx); noAnswer(s.infoErr) {
+		s.configErr, s.functionsErr, s.clockErr = s.infoErr, s.infoErr, s.infoErr
+		return
+	}
 	s.readConfig(ctx)
 	s.readFunctions(ctx)
 	before := now()

@@ -164,6 +164,38 @@ func TestState(t *testing.T) {
 	}
 }
 
+// A key of the wrong type is named, with its fix, and hides nothing about other partitions.
+func TestWrongTypes(t *testing.T) {
+	ctx, k := t.Context(), keysOf(t, 16)
+	secured := streamtest.NewSecuredRedis(t)
+	operator, c := streamtest.Connect(t, secured.As("operator")), streamtest.Connect(t, secured.As("doctor"))
+	testkit.Must(t, stream.CheckMeta(ctx, operator, k))
+	testkit.Must(t, operator.XAdd(ctx, &redis.XAddArgs{Stream: k.Events(5), Values: []any{"key", "k"}}).Err())
+	for _, key := range []string{k.Events(4), k.Levels(4), k.Due(4), k.Outbox(4), k.IDs(4), k.Dead(4), k.Meta()} {
+		kept := operator.Dump(ctx, key).Val()
+		testkit.Must(t, operator.Set(ctx, key, "x", 0).Err())
+		findings := look(t, c)
+		check, severity := "state.types", doctor.Problem
+		if key == k.Meta() {
+			check = "redis.meta"
+		}
+		expect(t, findings, check, severity, key+" has the wrong type", "RENAME "+key)
+		expect(t, findings, "state.unread", doctor.OK, "unread events in 1 partition, ", "partition 5")
+		testkit.Must(t, operator.Del(ctx, key).Err())
+		if kept != "" {
+			testkit.Must(t, operator.Restore(ctx, key, 0, kept).Err())
+		}
+		expect(t, look(t, c), "redis.meta", doctor.OK)
+	}
+	if list := secured.Refused(t); len(list) > 0 {
+		t.Errorf("doctor was refused %v", list)
+	}
+	testkit.Must(t, operator.Do(ctx, "ACL", "SETUSER", "doctor", "-hlen").Err()) // a file of an older version
+	findings := look(t, c)
+	expect(t, findings, "state.types", doctor.Note, "not checked", "+hlen")
+	expect(t, findings, "state.unread", doctor.OK, "partition 5")
+}
+
 // For each user, doctor reports what the user may see, and names what it may not see.
 func TestUsers(t *testing.T) {
 	secured := streamtest.NewSecuredRedis(t, shipped(t)...)
@@ -225,6 +257,40 @@ func TestMissingRights(t *testing.T) {
 	expect(t, look(t, c), "state", doctor.Note, "not checked", "xpending")
 }
 
+// A default user without rights makes Redis leave out what the scripts wrote when it starts: doctor reports that before
+// a restart, and after it. Half the rights are not enough.
+func TestReplay(t *testing.T) {
+	secured := streamtest.NewSecuredRedis(t, "--appendonly", "yes")
+	operator, work := streamtest.Connect(t, secured.As("operator")), streamtest.Connect(t, secured.As("work"))
+	expect(t, look(t, operator), "redis.default-user", doctor.OK)
+	for _, x := range []struct{ rules, lacks string }{{"+@all -pexpireat", "not run pexpireat on"},
+		{"+pexpireat resetkeys ~sc2:*", "xgroup|create, pexpireat on sc:*"}, {"~* -@all", "set, del,"}} {
+		args := []any{"ACL", "SETUSER", "default"}
+		for _, rule := range strings.Fields(x.rules) {
+			args = append(args, rule)
+		}
+		testkit.Must(t, operator.Do(t.Context(), args...).Err())
+		expect(t, look(t, streamtest.Connect(t, secured.As("doctor"))), "redis.default-user", doctor.Problem, x.lacks,
+			"ACL SETUSER default ~* &* +@all")
+	}
+	testkit.Must(t, work.Eval(t.Context(), "redis.call('SET', KEYS[1], 1) redis.call('PEXPIRE', KEYS[1], 9e4) return 1",
+		[]string{"sc:{1}:a"}).Err())
+	testkit.Must(t, operator.Do(t.Context(), "ACL", "SAVE").Err())
+	secured.Stop()
+	secured.Start()
+	expect(t, look(t, operator), "redis.acl-log", doctor.Problem, "left out writes", ": pexpireat, set",
+		"ACL SETUSER default")
+	_ = streamtest.Connect(t, secured.As("work")).FlushAll(t.Context()).Err()
+	expect(t, look(t, operator), "redis.acl-log", doctor.Problem, "left out")
+	expect(t, look(t, operator), "redis.acl-log", doctor.Warning, "work was refused the command flushall")
+	testkit.Must(t, operator.ConfigSet(t.Context(), "appendonly", "no").Err())
+	for _, f := range look(t, operator) {
+		if f.Check == "redis.default-user" {
+			t.Errorf("without an append-only file nothing is replayed: %+v", f)
+		}
+	}
+}
+
 // A Cluster of two masters.
 func TestCluster(t *testing.T) {
 	ctx := t.Context()
@@ -248,7 +314,7 @@ func TestCluster(t *testing.T) {
 		})
 	}
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{nodes[0].Addr(), nodes[1].Addr()},
-		MaxRedirects: 3})
+		MaxRedirects: 3, DialerRetries: 1})
 	defer cluster.Close()
 	testkit.Must(t, stream.CheckMeta(ctx, cluster, keysOf(t, 16)))
 	testkit.Must(t, second.ConfigSet(ctx, "stream-node-max-bytes", "4096").Err())
@@ -290,6 +356,16 @@ func TestCluster(t *testing.T) {
 			t.Errorf("refused on a Cluster: %+v", list)
 		}
 	}
+	nodes[1].Kill()
+	expectSilent(t, look(t, cluster), nodes[1].Addr())
+}
+
+func expectSilent(t *testing.T, findings []doctor.Finding, addr string) {
+	t.Helper()
+	expect(t, findings, doctor.RedisReachable, doctor.Problem, addr, "does not answer")
+	if code := doctor.NewReport(findings).ExitCode(); code != 2 {
+		t.Errorf("exit code %d after a server stopped answering, want 2: %+v", code, findings)
+	}
 }
 
 // A frozen server does not delay an examination longer than its bound.
@@ -304,13 +380,11 @@ func TestSilentRedis(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	report := doctor.NewReport(doctor.Redis(ctx, c, doctor.RedisConfig{Keys: keysOf(t, 16)}))
+	findings := doctor.Redis(ctx, c, doctor.RedisConfig{Keys: keysOf(t, 16)})
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("it took %v", took)
 	}
-	if report.ExitCode() == 0 {
-		t.Errorf("a silent server is well: %+v", report)
-	}
+	expectSilent(t, findings, "")
 }
 
 // At a start only harmful settings are reported, and for a user with few rights nothing else is read.

@@ -98,7 +98,7 @@ func memory(s *server) (Finding, bool) {
 	if pct >= 90 {
 		severity = Problem
 	}
-	return f.as(severity, "at the bound appends are refused, checks follow on_error, and no new decision goes out",
+	return f.as(severity, "at the bound appends are refused and checks follow on_error; stored events still count",
 		"CONFIG SET maxmemory <more bytes>, or shorter windows and retention"), true
 }
 

@@ -54,41 +54,47 @@ func stateOf(ctx context.Context, c redis.UniversalClient, config RedisConfig) [
 	all = append(all, rulesOf(ctx, c, k))
 
 	backlogs, failed := eventlog.Backlogs(ctx, c, k)
+	types := eventlog.TypesOf(ctx, c, k, k.All())
 	pipe := c.Pipeline()
-	pending := make([]*redis.XPendingCmd, k.Partitions)
-	outbox, dead := make([]*redis.IntCmd, k.Partitions), make([]*redis.IntCmd, k.Partitions)
-	head, letter := make([]*redis.XMessageSliceCmd, k.Partitions), make([]*redis.XMessageSliceCmd, k.Partitions)
-	newest := make([]*redis.XMessageSliceCmd, k.Partitions)
-	for p := range k.Partitions {
-		newest[p] = pipe.XRevRangeN(ctx, k.Events(p), "+", "-", 1)
-		pending[p] = pipe.XPending(ctx, k.Events(p), eventlog.Group)
-		outbox[p], head[p] = pipe.XLen(ctx, k.Outbox(p)), pipe.XRangeN(ctx, k.Outbox(p), "-", "+", 1)
-		dead[p], letter[p] = pipe.XLen(ctx, k.Dead(p)), pipe.XRevRangeN(ctx, k.Dead(p), "+", "-", 1)
+	looks := make([]partitionLook, k.Partitions)
+	for p := range looks {
+		looks[p] = lookAt(ctx, pipe, k, p)
 	}
 	_, _ = pipe.Exec(ctx) // each command has its own error
 
 	var unreadIn, pendingIn, outboxIn, deadIn worst
-	var future []string // streams
-	for p := range k.Partitions {
-		if err := cmp.Or(failed, seen(pending[p].Err()), seen(outbox[p].Err()), seen(head[p].Err()),
-			seen(dead[p].Err()), seen(letter[p].Err())); err != nil {
-			f := unseen("state", err,
-				"ACL SETUSER <user> ~"+k.Prefix+":* +time +xinfo|groups +xpending +xlen +xrange +xrevrange")
-			f.Why = "not checked: unread events, pending ones, outbox, dead letters"
-			return append(all, f)
+	var future, wrong, unseenIn []string // streams, keys, partitions
+	var first, typesFailed error
+	for p, l := range looks {
+		b, known := backlogs[p]
+		key, err := l.failed()
+		if is := types[p]; is.Wrong != "" || key != "" {
+			wrong = append(wrong, cmp.Or(is.Wrong, key))
+			continue
 		}
-		b := backlogs[p]
+		if err == nil && !known {
+			err = failed
+		}
+		if err != nil {
+			first, unseenIn = cmp.Or(first, err), append(unseenIn, strconv.Itoa(p))
+			continue
+		}
+		typesFailed = cmp.Or(typesFailed, types[p].Err)
 		if b.Unread {
 			unreadIn.see(p, 1, b.Oldest)
 		}
-		if list := newest[p].Val(); len(list) > 0 && entry.Ms(list[0].ID) > b.NowMs+time.Minute.Milliseconds() {
+		if list := l.newest.Val(); len(list) > 0 && entry.Ms(list[0].ID) > b.NowMs+time.Minute.Milliseconds() {
 			future = append(future, k.Events(p))
 		}
-		if x := pending[p].Val(); x != nil && x.Count > 0 {
+		if x := l.pending.Val(); x != nil && x.Count > 0 {
 			pendingIn.see(p, x.Count, eventlog.Age([]redis.XMessage{{ID: x.Lower}}, b.NowMs))
 		}
-		outboxIn.see(p, outbox[p].Val(), eventlog.Age(head[p].Val(), b.NowMs))
-		deadIn.see(p, dead[p].Val(), eventlog.Age(letter[p].Val(), b.NowMs))
+		outboxIn.see(p, l.outbox.Val(), eventlog.Age(l.head.Val(), b.NowMs))
+		deadIn.see(p, l.dead.Val(), eventlog.Age(l.letter.Val(), b.NowMs))
+	}
+	all = append(all, partsOf(k, config.Retention, wrong, unseenIn, first, typesFailed)...)
+	if len(unseenIn) == k.Partitions {
+		return all
 	}
 	if len(future) > 0 {
 		all = append(all, Finding{Check: "state.future", Severity: Problem,
@@ -101,6 +107,62 @@ func stateOf(ctx context.Context, c redis.UniversalClient, config RedisConfig) [
 		waiting("state.pending", pendingIn, plural(int(pendingIn.total), "event")+" read and not counted",
 			"no event is pending", config.Retention, "look at the log of `work`, and that one runs"),
 		outboxOf(outboxIn), deadOf(deadIn, k))
+}
+
+// partitionLook has the commands that read the state of one partition.
+type partitionLook struct {
+	newest, head, letter *redis.XMessageSliceCmd
+	pending              *redis.XPendingCmd
+	outbox, dead         *redis.IntCmd
+}
+
+func lookAt(ctx context.Context, pipe redis.Pipeliner, k *stream.Keys, p int) partitionLook {
+	return partitionLook{
+		newest:  pipe.XRevRangeN(ctx, k.Events(p), "+", "-", 1),
+		pending: pipe.XPending(ctx, k.Events(p), eventlog.Group),
+		outbox:  pipe.XLen(ctx, k.Outbox(p)), head: pipe.XRangeN(ctx, k.Outbox(p), "-", "+", 1),
+		dead: pipe.XLen(ctx, k.Dead(p)), letter: pipe.XRevRangeN(ctx, k.Dead(p), "+", "-", 1),
+	}
+}
+
+// failed returns the key that has the wrong type, or the first other error.
+func (l partitionLook) failed() (key string, failed error) {
+	for _, cmd := range []redis.Cmder{l.newest, l.pending, l.outbox, l.head, l.dead, l.letter} {
+		err := seen(cmd.Err())
+		if redis.HasErrorPrefix(err, "WRONGTYPE") {
+			return fmt.Sprint(cmd.Args()[1]), nil
+		}
+		failed = cmp.Or(failed, err)
+	}
+	return "", failed
+}
+
+// partsOf reports the keys of the wrong type and the partitions that were not checked. first is the error of the first
+// of them, types that of the first of which the types are unknown.
+func partsOf(k *stream.Keys, retention time.Duration, wrong, unseenIn []string, first, types error) (
+	all []Finding) {
+	if len(wrong) > 0 {
+		all = append(all, wrongType("state.types", wrong...).as(Problem,
+			fmt.Sprintf("`work` leaves the partition alone until the key is gone; events are lost after %v", retention),
+			"RENAME "+wrong[0]+" away, or delete it"))
+	}
+	if types != nil {
+		all = append(all, unseen("state.types", types, "ACL SETUSER <user> +hlen +zcard"))
+	}
+	if len(unseenIn) == 0 {
+		return all
+	}
+	f := unseen("state", first,
+		"ACL SETUSER <user> ~"+k.Prefix+":* +time +xinfo|groups +xpending +xlen +xrange +xrevrange")
+	if len(unseenIn) < k.Partitions {
+		f.Found += " (partitions " + strings.Join(unseenIn, ", ") + ")"
+	}
+	f.Why = "not checked: unread events, pending ones, outbox, dead letters"
+	return append(all, f)
+}
+
+func wrongType(check string, keys ...string) Finding {
+	return found(check, strings.Join(keys, ", ")+" has the wrong type: another program wrote it")
 }
 
 // seen ignores the errors of Redis for a stream or a group that does not exist.
@@ -118,6 +180,9 @@ func metaOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (f Fin
 	f = Finding{Check: "redis.meta", Severity: Problem}
 	have, err := c.HGetAll(ctx, k.Meta()).Result()
 	switch {
+	case redis.HasErrorPrefix(err, "WRONGTYPE"):
+		return wrongType(f.Check, k.Meta()).as(Problem, "no process can start",
+			"RENAME "+k.Meta()+" away: the next start of a process makes it again"), true
 	case err != nil:
 		return unseen(f.Check, err, "ACL SETUSER <user> ~"+k.Prefix+":* +hgetall"), true
 	case len(have) == 0:

@@ -16,8 +16,12 @@ import (
 // roles are the users of deploy/users.acl for the processes and producers.
 var roles = []string{"work", "serve", "producer"}
 
-// samples has one call of each command that a role needs, for ACL DRYRUN. E is an event stream and M the meta hash,
-// because producers may touch no other keys.
+// replayed are the writes of the scripts, as Redis keeps them in the append-only file: it makes PEXPIREAT of PEXPIRE.
+var replayed = []string{"set", "del", "unlink", "hset", "hincrby", "hdel", "zadd", "zrem", "zremrangebyrank", "xadd",
+	"xack", "xdel", "xgroup|create", "pexpireat"}
+
+// samples has one call of each command that a role needs or that is replayed, for ACL DRYRUN. E is an event stream and
+// M the meta hash, because producers may touch no other keys.
 var samples = []string{
 	"ping", "info", "time", "scan 0", "fcall f 1 E", "fcall_ro f 1 E", "function load E", "function list",
 	"eval return 1 E", "evalsha 0 1 E", "exists E", "get E", "getrange E 0 1",
@@ -26,7 +30,8 @@ var samples = []string{
 	"hget M f", "hgetall M", "hset M f v", "hincrby M f 1", "hsetnx M f v", "hdel M f", "hlen M", "hscan M 0",
 	"zadd E 1 m", "zrem E m", "zcard E", "zcount E 0 1", "zrange E 0 1", "zrangebyscore E 0 1", "zscore E m",
 	"zremrangebyrank E 0 1",
-	"xadd E * f v", "pexpire E 1", "pttl E", "xack E g 1-1", "xlen E", "xrange E - +", "xrevrange E + -", "xdel E 1-1",
+	"xadd E * f v", "pexpire E 1", "pexpireat E 1",
+	"pttl E", "xack E g 1-1", "xlen E", "xrange E - +", "xrevrange E + -", "xdel E 1-1",
 	"xread STREAMS E 0", "xreadgroup GROUP g c STREAMS E >", "xautoclaim E g c 1 0",
 	"xgroup create E g 0", "xgroup delconsumer E g c", "xinfo stream E", "xinfo groups E",
 	"xinfo consumers E g",
@@ -109,8 +114,9 @@ func missing(ctx context.Context, c redis.UniversalClient, user string, k *strea
 }
 
 // usersOf checks what the current user may do, and checks the users of deploy/users.acl.
-func usersOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys, loaded bool) []Finding {
+func usersOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys, servers []*server) []Finding {
 	const check = "redis.acl"
+	loaded := loaded(servers)
 	me, err := c.Do(ctx, "ACL", "WHOAMI").Text()
 	if err != nil {
 		return []Finding{unseen(check, err, "ACL SETUSER <user> +acl|whoami +acl|dryrun")}
@@ -121,7 +127,8 @@ func usersOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys, loade
 		f.Found = "user " + me + ", " + f.Found
 		return []Finding{f}
 	}
-	all := []Finding{ownRights(ctx, c, me, lacks)}
+	all := append([]Finding{ownRights(ctx, c, me, lacks)},
+		tells(servers, func(s *server) (Finding, bool) { return replay(ctx, s, k) })...)
 	var known []string
 	for _, role := range roles {
 		lacks, err := missing(ctx, c, role, k, loaded)
@@ -171,10 +178,48 @@ func ownRights(ctx context.Context, c redis.UniversalClient, me string, lacks ma
 	return f
 }
 
+// giveDefault lets the default user replay everything. If it is off, it stays off: nobody can log in as this user.
+const giveDefault = "ACL SETUSER default ~* &* +@all (if it is off, it stays off), then ACL SAVE or CONFIG REWRITE"
+
+// replay reports whether the default user may run what the append-only file has of our scripts. Redis replays the file
+// as this user, and checks its rights at each EXEC (redis/redis#14541). It goes on without what it refuses.
+func replay(ctx context.Context, s *server, k *stream.Keys) (Finding, bool) {
+	const check = "redis.default-user"
+	if s.info["aof_enabled"] != "1" {
+		return Finding{}, false
+	}
+	pipe := s.client.Pipeline()
+	asked := make([]*redis.Cmd, len(replayed))
+	for i, command := range replayed {
+		asked[i] = pipe.Do(ctx, append([]any{"ACL", "DRYRUN", "default"}, sampleOf(command, k)...)...)
+	}
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	var lacks []string
+	for i, command := range replayed {
+		reply, err := asked[i].Text()
+		if err != nil {
+			return unseen(check, err, ""), true
+		}
+		if reply != "OK" {
+			lacks = append(lacks, command)
+		}
+	}
+	f := found(check, "user default may run what the append-only file has")
+	if len(lacks) > 0 {
+		f.Found = "user default may not run " + strings.Join(lacks, ", ") + " on " + k.Prefix + ":*"
+		f = f.as(Problem, "Redis replays the append-only file as this user, unless redis/redis#14541 is fixed: "+
+			"a restart loses what the scripts wrote (counts, decisions, blocks)", giveDefault)
+	}
+	return f, true
+}
+
+// replayingClient is the id in ACL LOG of the client that replays the append-only file: the greatest number.
+const replayingClient = "id=18446744073709551615 "
+
 // refusals reads whether a command of our users was refused. The user doctor of deploy/users.acl may not read this,
 // because +acl|log would also allow it to clear the log. So refusals first asks the server whether the current user
 // may: a refusal would itself appear in the log.
-func refusals(ctx context.Context, c redis.UniversalClient, me string, users []string) []Finding {
+func refusals(ctx context.Context, c redis.UniversalClient, me string, users []string) (all []Finding) {
 	const check = "redis.acl-log"
 	if len(users) == 0 {
 		return nil
@@ -184,25 +229,45 @@ func refusals(ctx context.Context, c redis.UniversalClient, me string, users []s
 			Found: "not checked: this user lacks the right, as it could then clear the log",
 			Fix:   "ask as a user who may run ACL LOG, such as operator"}}
 	}
-	entries, err := c.ACLLog(ctx, 128).Result()
-	if err != nil {
+	// ACLLog of go-redis does not read the id of the client that replays the append-only file.
+	log := redis.NewMapStringInterfaceSliceCmd(ctx, "ACL", "LOG", 128)
+	if err := c.Process(ctx, log); err != nil {
 		return []Finding{unseen(check, err, "")}
 	}
-	var said []string
-	for _, e := range entries {
-		if slices.Contains(users, e.Username) && e.Reason != "auth" {
-			said = append(said, fmt.Sprintf("%s was refused the %s %s", e.Username, e.Reason, e.Object))
+	var said, lost []string
+	for _, e := range log.Val() {
+		user, _ := e["username"].(string)
+		client, _ := e["client-info"].(string)
+		switch {
+		case strings.HasPrefix(client, replayingClient):
+			lost = append(lost, fmt.Sprint(e["object"]))
+		case slices.Contains(users, user) && e["reason"] != "auth":
+			said = append(said, fmt.Sprintf("%s was refused the %v %v", user, e["reason"], e["object"]))
 		}
 	}
-	if len(said) == 0 {
+	if len(lost) > 0 {
+		all = append(all, Finding{Check: check, Severity: Problem, Found: "at its start Redis left out writes of the " +
+			"append-only file: " + few(lost),
+			Why: "user default may not run them: what the scripts wrote since the last rewrite of the file is lost",
+			Fix: giveDefault + ", then ACL LOG RESET; block again who was blocked"})
+	}
+	if len(said) == 0 && len(lost) == 0 {
 		return []Finding{{Check: check, Severity: OK, Found: "no user was refused anything"}}
 	}
-	slices.Sort(said)
-	said = slices.Compact(said)
-	more := ""
-	if len(said) > 3 {
-		said, more = said[:3], fmt.Sprintf(", and %d more", len(said)-3)
+	if len(said) == 0 {
+		return all
 	}
-	return []Finding{{Check: check, Severity: Warning, Found: strings.Join(said, ", ") + more,
-		Why: "what was refused was not done", Fix: "give the rights (deploy/users.acl), then ACL LOG RESET"}}
+	return append(all, Finding{Check: check, Severity: Warning, Found: few(said),
+		Why: "what was refused was not done", Fix: "give the rights (deploy/users.acl), then ACL LOG RESET"})
+}
+
+// few names each once, up to three of them.
+func few(list []string) string {
+	slices.Sort(list)
+	list = slices.Compact(list)
+	more := ""
+	if len(list) > 3 {
+		list, more = list[:3], fmt.Sprintf(", and %d more", len(list)-3)
+	}
+	return strings.Join(list, ", ") + more
 }

@@ -74,8 +74,9 @@ type node struct {
 	endpoints         []*endpoint // the addresses that it serves
 	notReady          atomic.Bool // the last readiness probe failed
 
-	stopBy time.Time // set when it stops: the time by which everything must be over
-	undo   []func()
+	closeRedis func()    // ends commands that wait for an answer; nil without Redis
+	stopBy     time.Time // set when it stops: the time by which everything must be over
+	undo       []func()
 
 	natsClosed chan error // the NATS library has given up its connection; no known case leads to this
 }
@@ -146,6 +147,12 @@ func (n *node) run(ctx context.Context) error {
 	n.stopBy = time.Now().Add(n.config.Stop)
 	within, cancel := context.WithDeadline(context.Background(), n.stopBy)
 	defer cancel()
+	// Redis may hang. So its clients are closed a second later, and nothing waits longer for an answer. In this second
+	// the relay gives back its locks.
+	if n.closeRedis != nil {
+		hung := time.AfterFunc(n.config.Stop+time.Second, n.closeRedis)
+		n.atStop(func() { hung.Stop() })
+	}
 	for _, e := range n.endpoints {
 		running.Go(func() {
 			if err := e.server.Shutdown(within); err != nil {

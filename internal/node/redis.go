@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -43,11 +44,12 @@ func (n *node) openRedis(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.atStop(func() {
+	n.closeRedis = sync.OnceFunc(func() {
 		if err := errors.Join(n.redis.Close(), n.blocking.Close()); err != nil {
 			n.log.Warn("closing the connections to Redis failed", "error", err)
 		}
 	})
+	n.atStop(n.closeRedis)
 	if err := n.refuseOthers(ctx); err != nil {
 		return settings.Blame("prefix", err)
 	}

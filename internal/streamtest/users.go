@@ -3,6 +3,7 @@ package streamtest
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -127,6 +128,13 @@ func NewSecuredRedis(t testing.TB, args ...string) *SecuredRedis {
 	})
 	if err != nil {
 		t.Fatalf("loading deploy/users.acl: %v", err)
+	}
+	s.p.ready = func(p *process) error { // after a restart it has these users
+		return await(p.addr(), p.gone, func(net.Conn) error {
+			return withRedis(s.As("operator"), func(ctx context.Context, c *redis.Client) error {
+				return c.Ping(ctx).Err()
+			})
+		})
 	}
 	return s
 }

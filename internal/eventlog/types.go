@@ -1,0 +1,48 @@
+package eventlog
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/redisclient"
+	"github.com/streamcounter/streamcounter/stream"
+)
+
+// Types is the result for one partition: the key that has another type than ours, or why this is unknown.
+type Types struct {
+	Wrong string // the name of a key; empty if all are right
+	Err   error  // another error, if no key is known to be wrong
+}
+
+// TypesOf examines the types of partitions' own keys.
+func TypesOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys, parts []int) map[int]Types {
+	pipe := c.Pipeline()
+	asked := make(map[int][]redis.Cmder, len(parts))
+	for _, p := range parts {
+		asked[p] = []redis.Cmder{
+			pipe.XLen(ctx, k.Events(p)), pipe.XLen(ctx, k.Outbox(p)), pipe.HLen(ctx, k.Levels(p)),
+			pipe.ZCard(ctx, k.Due(p)), pipe.ZCard(ctx, k.IDs(p)),
+		}
+	}
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	all := make(map[int]Types, len(parts))
+	for _, p := range parts {
+		var is Types
+		for _, cmd := range asked[p] {
+			switch e := cmd.Err(); {
+			case e == nil:
+			case redisclient.IsWrongType(e):
+				is.Wrong = fmt.Sprint(cmd.Args()[1])
+			default:
+				is.Err = e
+			}
+		}
+		if is.Wrong != "" {
+			is.Err = nil
+		}
+		all[p] = is
+	}
+	return all
+}
