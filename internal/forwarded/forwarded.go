@@ -57,5 +57,5 @@ func parse(s string) (netip.Addr, error) {
 }
 
 func contains(list []netip.Prefix, a netip.Addr) bool {
-	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
+	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return api.Unmapped(p).Contains(a) })
 }
