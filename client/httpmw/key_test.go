@@ -88,7 +88,8 @@ func (validating) Check(_ context.Context, req api.CheckRequest) (api.CheckAnswe
 func TestSkippedAddresses(t *testing.T) {
 	skip := httpmw.Addresses([]netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"),
 		netip.MustParsePrefix("::ffff:203.0.113.0/120")}, proxies...)
-	for remote, want := range map[string]bool{"192.0.2.9:1": true, "203.0.113.9:1": true, "198.51.100.1:1": false, "@": false} {
+	for remote, want := range map[string]bool{"192.0.2.9:1": true, "203.0.113.9:1": true,
+		"198.51.100.1:1": false, "@": false} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.RemoteAddr = remote
 		if skip(r) != want {
