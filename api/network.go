@@ -37,6 +37,15 @@ func AddressOf(text string) (netip.Addr, bool) {
 	return address.Unmap().WithZone(""), err == nil
 }
 
+// Unmapped returns a network of IPv4 addresses within IPv6 (::ffff:203.0.113.0/120) as that network of IPv4
+// (203.0.113.0/24), because addresses are compared as IPv4. It returns other networks as they are.
+func Unmapped(p netip.Prefix) netip.Prefix {
+	if p.Addr().Is4In6() && p.Bits() >= 96 {
+		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	return p
+}
+
 // looksLikeAddress avoids the error that netip would allocate for other keys.
 func looksLikeAddress(text string) bool {
 	return len(text) >= 2 && len(text) <= 64 && strings.ContainsAny(text, ".:") &&
@@ -67,9 +76,7 @@ func ParseNetwork(text string) (n Network, ok bool, err error) {
 		if err != nil {
 			continue
 		}
-		if p.Addr().Is4In6() && p.Bits() >= 96 {
-			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
-		}
+		p = Unmapped(p)
 		n = Network{plain[:i], p.Masked()}
 		if p != n.Addresses {
 			return n, true, fmt.Errorf("%w: %s has bits after its first %d, expected %s", ErrBadKey, Shorten(text),

@@ -2,6 +2,7 @@ package check
 
 import (
 	"context"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -63,9 +65,10 @@ type denial struct {
 	plan      *windows.Plan
 	partition int
 	shard     int
-	cost      int64 // at least 1; this cost and every higher one are denied until then
-	until     time.Time
-	state     windows.KeyState
+	// This cost, at least 1, and every higher one are denied until `until`. math.MaxInt64: the key was charged since.
+	cost  int64
+	until time.Time
+	state windows.KeyState
 	// When the request was sent, and when the answer came: Redis decided between the two.
 	asked, answered time.Time
 }
@@ -99,15 +102,22 @@ func newDenials(counter marks, size int, now func() time.Time, timeout time.Dura
 	return d
 }
 
-// remember records the keys that a run denied. The run was sent at `asked`. An answer that Redis gave before a reset,
-// but that arrives after the reset, is not used: the partition's since is then later than asked.
+// remember records the keys that a run denied, and ends what is known about keys that it charged. The run was sent at
+// `asked`. An answer that Redis gave before a reset, but that arrives after the reset, is not used: the partition's
+// since is then later than asked.
 func (d *denials) remember(calls [][]counters.Request, verdicts []counters.Verdict, asked time.Time) {
 	answered := d.now()
 	for i, v := range verdicts {
-		if v.Allowed || v.Replayed || v.OtherBody {
+		if v.Replayed || v.OtherBody {
 			continue
 		}
 		for j, request := range calls[i] {
+			if request.Cost > 0 && (v.Allowed && request.Mode != api.ModeLook || request.ChargesDenied()) {
+				d.charged(request.Key, asked)
+			}
+			if v.Allowed {
+				continue
+			}
 			// Redis decided after asked, within the millisecond that its clock showed.
 			d.add(request, v.Items[j], asked.Add(-time.Millisecond), asked, answered)
 		}
@@ -139,6 +149,23 @@ func (d *denials) add(request counters.Request, state windows.KeyState, from, as
 	}
 	d.keys.Add(strings.Clone(request.Key), one) // the key may be a part of a long request
 	d.used.Store(true)
+}
+
+// charged ends what is known about a key's denial: this process has charged the key, so its wait can be longer. A
+// denial that was asked for before `at` is not remembered afterwards, because Redis may have decided it before the
+// charge. For most keys nothing is known, and this is one look-up.
+func (d *denials) charged(key string, at time.Time) {
+	if !d.used.Load() {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if known, ok := d.keys.Peek(key); ok {
+		if at.Before(known.asked) {
+			at = known.asked
+		}
+		d.keys.Add(key, &denial{plan: known.plan, cost: math.MaxInt64, asked: at})
+	}
 }
 
 // certainty is how certain the denial of a request is.

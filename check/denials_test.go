@@ -286,6 +286,55 @@ func TestOfWhichCostADenialIs(t *testing.T) {
 	}
 }
 
+// A charge by this process can make the wait of a denied key longer. So Redis is asked again. A denial from before the
+// charge is not remembered, even if it arrives later.
+func TestAChargeEndsADenial(t *testing.T) {
+	four := api.CheckRequest{Key: "user:1", Cost: 4}
+	for name, charge := range map[string]func(p *process) (any, error){
+		"check": func(p *process) (any, error) { return p.Check(t.Context(), four) },
+		"charge": func(p *process) (any, error) {
+			return p.Check(t.Context(), api.CheckRequest{Key: "user:1", Cost: 5, Mode: api.ModeCharge})
+		},
+		"reservation": func(p *process) (any, error) {
+			return p.Reserve(t.Context(), api.ReservationRequest{CheckRequest: four})
+		},
+		"lease": func(p *process) (any, error) { return p.Lease(api.LeaseRequest{Key: "user:1", Want: 3}) },
+	} {
+		p, clock, _ := one(t, func(r *windows.Rule) { r.Lease = 50 * time.Millisecond })
+		_, err := p.Reset(t.Context(), "user:1")
+		testkit.Must(t, err)
+		*clock++
+		p.ask(t, 6)
+		before := p.denials.now()
+		*clock++
+		request := counters.Request{Plan: p.rules.Match("user:1"), Key: "user:1", Cost: 8}
+		for range 3 {
+			p.ask(t, 8)
+			*clock++
+		}
+		if a := p.ask(t, 8); a.Source != api.SourceCache {
+			t.Fatalf("%s: %+v, expected an answer from memory", name, a)
+		}
+		late, err := p.other.Check(t.Context(), []counters.Request{request})
+		testkit.Must(t, err)
+		asked := p.denials.now()
+		*clock++
+		if got, err := charge(p); err != nil {
+			t.Fatalf("%s: %+v, %v", name, got, err)
+		}
+		*clock++
+		p.denials.remember([][]counters.Request{{request}}, []counters.Verdict{late}, asked)
+		look, err := p.other.Check(t.Context(), []counters.Request{request})
+		testkit.Must(t, err)
+		if look.Items[0].RetryAfter <= time.Minute-p.denials.now().Sub(before) {
+			t.Fatalf("%s: %+v, expected a longer wait", name, look.Items[0])
+		}
+		if a := p.ask(t, 8); a.Allowed || a.RetryAfterMs != look.Items[0].RetryAfter.Milliseconds() {
+			t.Errorf("%s: %+v, expected to wait %v", name, a, look.Items[0].RetryAfter)
+		}
+	}
+}
+
 // A process notices at once that it gave units back itself, and within freshFor that another process did.
 func TestWhatIsGivenBackIsKnown(t *testing.T) {
 	for name, c := range map[string]struct {

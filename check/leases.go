@@ -180,6 +180,9 @@ func (l *leases) ask(plan *windows.Plan, ttl time.Duration, ask api.LeaseRequest
 			Want: ask.Want, Least: ask.Least})
 		return err
 	})
+	if err == nil && got.Units > 0 {
+		l.denials.charged(ask.Key, l.Now())
+	}
 	return got, err
 }
 

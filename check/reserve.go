@@ -100,6 +100,9 @@ func (s *Service) reserve(ctx context.Context, id string, ttl time.Duration, fin
 		}
 		all.State, all.ExpiresMs, all.Allowed = got.State, got.ExpiresMs, got.Allowed
 		if got.Allowed {
+			for _, a := range some {
+				s.denials.charged(a.Key, s.denials.now())
+			}
 			continue
 		}
 		for _, before := range shards[:n] {

@@ -15,7 +15,7 @@ import (
 
 // Load reads the rules from a YAML file; see Parse.
 func Load(path string, options ...ParseOption) (*Rules, error) {
-	files, err := reload.Read("rules", path)
+	files, err := reload.ReadGiven("rules", path)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -19,9 +20,9 @@ type Rules struct {
 	named map[string]*Rule // name → rule
 	alone map[*Rule]*Plan  // rule → the plan with only this rule
 
-	// The index: the literals that patterns begin with, sorted, and for each literal
-	// the patterns that a key with this beginning may fit. With n literals a key costs
-	// log n comparisons, and then only the patterns whose literal it begins with.
+	// The index: the literals that patterns begin with, sorted, and for each literal its
+	// patterns. With n literals a key costs log n comparisons, and then only the patterns
+	// whose literal it begins with.
 	literals []string
 	branches []branch
 
@@ -33,12 +34,15 @@ type Rules struct {
 	fromEntry valueFrom // see WithValueFrom
 }
 
-// branch belongs to the literal at the same position. Its tries are in file order,
-// and include those of all parents.
+// branch belongs to the literal at the same position. Its tries are in file order. Those
+// of its parents are not among them: copies would take memory by the square.
 type branch struct {
 	parent  int    // the longest other literal that this one begins with, or -1
-	tries   []*try // the first that fits ends the search
+	tries   []*try // of these and the parents' tries, the first in file order that fits decides
 	shadows []*try // all that fit are evaluated
+
+	above    int  // the first place in the file of a parent's try; math.MaxInt: there is none
+	shadowed bool // it or a parent has shadows
 }
 
 // try is one rule and its pattern.
@@ -147,30 +151,53 @@ func (r *Rules) match(key string) *Plan {
 	if i < 0 {
 		return nil
 	}
-	b := &r.branches[i]
-	var plan *Plan
-	for _, t := range b.tries {
-		if t.FitsRest(key) {
-			plan = t.plan
+	var first *try
+	for b := &r.branches[i]; ; b = &r.branches[b.parent] {
+		for _, t := range b.tries {
+			if first != nil && first.order < t.order {
+				break
+			}
+			if t.FitsRest(key) {
+				first = t
+				break
+			}
+		}
+		if b.parent < 0 || first != nil && first.order < b.above {
 			break
 		}
 	}
-	if len(b.shadows) > 0 && (plan == nil || !plan.exclusive()) {
-		plan = r.beside(plan, b.shadows, key)
+	var plan *Plan
+	if first != nil {
+		plan = first.plan
+	}
+	if r.branches[i].shadowed && (plan == nil || !plan.exclusive()) {
+		plan = r.beside(plan, i, key)
 	}
 	return plan
 }
 
-// beside returns the plan, with the shadow rules added that fit the key.
-func (r *Rules) beside(plan *Plan, shadows []*try, key string) *Plan {
+// beside returns the plan, with the first shadow rules added that fit the key. i is the key's branch.
+func (r *Rules) beside(plan *Plan, i int, key string) *Plan {
+	var fit [MaxShadows + 1]*try // in file order; one place more than needed, to insert
 	n := 0
-	for _, t := range shadows {
-		if t.FitsRest(key) {
-			plan = r.plans.with(plan, t)
-			if n++; n == MaxShadows {
+	for ; i >= 0; i = r.branches[i].parent {
+		for _, t := range r.branches[i].shadows {
+			if n == MaxShadows && fit[n-1].order < t.order {
 				break
 			}
+			if !t.FitsRest(key) {
+				continue
+			}
+			at := n
+			for ; at > 0 && t.order < fit[at-1].order; at-- {
+				fit[at] = fit[at-1]
+			}
+			fit[at] = t
+			n = min(n+1, MaxShadows)
 		}
+	}
+	for _, t := range fit[:n] {
+		plan = r.plans.with(plan, t)
 	}
 	return plan
 }
@@ -178,13 +205,23 @@ func (r *Rules) beside(plan *Plan, shadows []*try, key string) *Plan {
 func (r *Rules) index() {
 	r.values = slices.ContainsFunc(r.list, (*Rule).distinct)
 	r.fromEntry = newValueFrom(r.list)
-	own := map[string][]*try{} // literal → its tries
+	own := map[string]*branch{} // literal → its tries
 	for i, rule := range r.list {
 		if rule.Match == "" {
 			continue // a tier
 		}
 		pattern := glob.Split(rule.Match)
-		own[pattern.Literal] = append(own[pattern.Literal], &try{rule, r.alone[rule], i, pattern})
+		b := own[pattern.Literal]
+		if b == nil {
+			b = &branch{}
+			own[pattern.Literal] = b
+		}
+		t := &try{rule, r.alone[rule], i, pattern}
+		if rule.Shadow && !rule.Exclusive {
+			b.shadows = append(b.shadows, t)
+		} else {
+			b.tries = append(b.tries, t)
+		}
 	}
 	r.literals = slices.Sorted(maps.Keys(own))
 	r.branches = make([]branch, len(r.literals))
@@ -193,22 +230,16 @@ func (r *Rules) index() {
 		for parent >= 0 && !strings.HasPrefix(literal, r.literals[parent]) {
 			parent = r.branches[parent].parent
 		}
-		all := own[literal]
+		b := own[literal]
+		b.parent, b.above, b.shadowed = parent, math.MaxInt, len(b.shadows) > 0
 		if parent >= 0 {
-			all = slices.Concat(all, r.branches[parent].tries, r.branches[parent].shadows)
-			slices.SortFunc(all, func(a, b *try) int { return a.order - b.order })
-		}
-		b := branch{parent: parent}
-		for _, t := range all {
-			switch {
-			case t.rule.Shadow && !t.rule.Exclusive:
-				b.shadows = append(b.shadows, t)
-			case len(b.tries) > 0 && b.tries[len(b.tries)-1].Rest == "*": // nothing after it is tried
-			default:
-				b.tries = append(b.tries, t)
+			up := r.branches[parent]
+			if b.above = up.above; len(up.tries) > 0 {
+				b.above = min(b.above, up.tries[0].order)
 			}
+			b.shadowed = b.shadowed || up.shadowed
 		}
-		r.branches[i] = b
+		r.branches[i] = *b
 	}
 }
 

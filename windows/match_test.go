@@ -2,6 +2,7 @@ package windows
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,6 +79,77 @@ func TestMatchIsTheFirstThatFits(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A key has the first shadow rules that fit, in file order, whatever literals their patterns begin with.
+func TestMatchHasTheFirstShadowRulesThatFit(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		patterns := rapid.SliceOfN(somePattern, 1, 30).Draw(t, "patterns")
+		list := rulesOf(t, patterns...).List()
+		for _, r := range list {
+			r.Shadow = true
+		}
+		rules, err := NewRules(list)
+		testkit.Must(t, err)
+		for range 8 {
+			key := someKey.Draw(t, "key")
+			var want, got []string
+			for i, p := range patterns {
+				if naive(p, key) && len(want) < MaxShadows {
+					want = append(want, fmt.Sprint(i))
+				}
+			}
+			if plan := rules.Match(key); plan != nil {
+				for _, r := range plan.Shadows {
+					got = append(got, r.Name)
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("%q: shadow rules %q, want %q", key, got, want)
+			}
+		}
+	})
+}
+
+// Each pattern is stored once. With literals that begin with each other, copies would take memory by the square.
+func TestEachPatternIsStoredOnce(t *testing.T) {
+	patterns := []string{"a*"}
+	for i := range 100 {
+		patterns = append(patterns, fmt.Sprintf("a*%d*", i), fmt.Sprintf(`a\*%d*`, i))
+	}
+	rules := rulesOf(t, slices.Concat(patterns[1:], patterns[:1])...)
+	n := 0
+	for _, b := range rules.branches {
+		n += len(b.tries) + len(b.shadows)
+	}
+	if n != len(patterns) {
+		t.Errorf("%d patterns are stored %d times", len(patterns), n)
+	}
+}
+
+func BenchmarkMatch(b *testing.B) {
+	many := []string{"api:*:write"}
+	for i := range 1000 {
+		many = append(many, fmt.Sprintf("tenant:%d:*", i))
+	}
+	for name, c := range map[string]struct {
+		patterns []string
+		key      string
+	}{
+		"one":     {[]string{"*"}, "user:42"},
+		"few":     {[]string{"user:vip:*", "user:*", "ip:*", "path:*/login", "path:*", "*"}, "user:42"},
+		"middle":  {[]string{"ip:*", "path:*/login", "path:*/logout", "path:*", "*"}, "path:/a/b/c"},
+		"last":    {[]string{"user:vip:*", "user:*:a", "*:b", "*c", "*"}, "user:vip:42"},
+		"many":    {append(many, "tenant:*", "*"), "tenant:500:42"},
+		"nothing": {many, "user:42"},
+	} {
+		b.Run(name, func(b *testing.B) {
+			rules := rulesOf(b, c.patterns...)
+			for b.Loop() {
+				rules.Match(c.key)
+			}
+		})
+	}
 }
 
 // Without the bound, this takes far too long.

@@ -114,19 +114,49 @@ func one(h http.Header, name string) (string, error) {
 var parameters = regexp.MustCompile(`;[^/]*`)
 
 // segments returns the first parts of a path, as a server would understand it: "/a" for //a/, /./a, /%61, /x/../a,
-// /a;x=1 and \\a. Otherwise a limit could be avoided with another form of the path.
+// /a;x=1, /a#b and \\a. Otherwise a limit could be avoided with another form of the path.
 func (x *extractor) segments(uri string) (string, error) {
+	uri, _, _ = strings.Cut(uri, "#") // as nginx does
 	u, err := url.ParseRequestURI(uri)
 	if err != nil {
 		return "", fmt.Errorf("%w: %s is not a path", api.ErrBadRequest, api.Shorten(uri))
 	}
-	clean := path.Clean("/" + parameters.ReplaceAllString(strings.ReplaceAll(u.Path, `\`, "/"), ""))
+	key := x.first(cleaned(u.Path))
+	if !strings.Contains(u.Path, "..") {
+		return key, nil
+	}
+	// Servers disagree about which segment a .. removes: that of /x\y, /; and // before it.
+	for view := range 8 {
+		p := u.Path
+		if view&1 != 0 {
+			p = strings.ReplaceAll(p, `\`, "/")
+		}
+		if view&2 != 0 {
+			p = parameters.ReplaceAllString(p, "")
+		}
+		if view&4 != 0 { // empty segments stay
+			p = strings.ReplaceAll(strings.ReplaceAll(p, "//", "/;/"), "//", "/;/")
+		}
+		if x.first(cleaned(path.Clean("/"+p))) != key {
+			return "", fmt.Errorf("%w: servers differ in what the path %s means", api.ErrBadRequest, api.Shorten(uri))
+		}
+	}
+	return key, nil
+}
+
+// cleaned removes from a path what servers understand in the same way without it.
+func cleaned(p string) string {
+	return path.Clean("/" + parameters.ReplaceAllString(strings.ReplaceAll(p, `\`, "/"), ""))
+}
+
+// first returns the parts of a cleaned path that make the key.
+func (x *extractor) first(clean string) string {
 	for i, n := 1, int64(0); i < len(clean); i++ {
 		if clean[i] == '/' {
 			if n++; n == x.parts {
-				return clean[:i], nil
+				return clean[:i]
 			}
 		}
 	}
-	return clean, nil
+	return clean
 }

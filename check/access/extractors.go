@@ -1,6 +1,7 @@
 package access
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -178,5 +179,8 @@ func parseNetwork(s string) (netip.Prefix, error) {
 		return netip.PrefixFrom(a, a.BitLen()), nil
 	}
 	p, err := netip.ParsePrefix(s)
+	if p = api.Unmapped(p); err == nil && p.Addr().Is4In6() {
+		return p, errors.New("it has more than all IPv4 addresses within IPv6")
+	}
 	return p.Masked(), err
 }

@@ -39,6 +39,8 @@ func TestExtractorsFileErrors(t *testing.T) {
 		"no network": {entry("from: client-address, trusted_proxies: [10.0.0.1, here]"),
 			":2:65: trusted_proxies[1] of extractor a: \"here\": want a network"},
 		"bits of a network": {entry("from: client-address, trusted_proxies: [10.0.0.1/33]"), "want a network"},
+		"more than IPv4 in IPv6": {entry(`from: client-address, trusted_proxies: ["::ffff:0.0.0.0/90"]`),
+			"\"::ffff:0.0.0.0/90\": want a network"},
 		"bits": {entry("from: client-address, trusted_proxies: [10.0.0.1], ipv6_prefix: 129"),
 			"ipv6_prefix 129: want a whole number from 1 to 128"},
 		"half a bit": {entry("from: client-address, trusted_proxies: [10.0.0.1], ipv6_prefix: 1.5"),

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -138,7 +139,8 @@ func taking(h handler, names ...string) handler {
 		if err != nil {
 			return fmt.Errorf("%w: %w", api.ErrBadRequest, err)
 		}
-		for name, values := range q {
+		for _, name := range slices.Sorted(maps.Keys(q)) { // the same parameter is named each time
+			values := q[name]
 			if !slices.Contains(names, name) {
 				return fmt.Errorf("%w: unknown parameter %s", api.ErrBadRequest, api.Shorten(name))
 			}

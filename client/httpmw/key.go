@@ -82,6 +82,6 @@ func Methods(list ...string) func(*http.Request) bool {
 func Addresses(within []netip.Prefix, trusted ...netip.Prefix) func(*http.Request) bool {
 	return func(r *http.Request) bool {
 		a, err := forwarded.Client(r, trusted)
-		return err == nil && slices.ContainsFunc(within, func(p netip.Prefix) bool { return p.Contains(a) })
+		return err == nil && forwarded.Within(within, a)
 	}
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-var proxies = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
+var proxies = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8"),
+	netip.MustParsePrefix("::ffff:172.16.0.0/108")}
 
 // A request whose client is not known has the empty key, which is refused: it would share the proxy's limit with all
 // others, and without a key it would pass.
@@ -37,6 +38,7 @@ func TestClientAddress(t *testing.T) {
 		{"IPv6 behind a proxy", "[fd00::1]:5000", []string{"[2001:db8:1:2::9]"}, "ip:2001:db8:1:2::/64"},
 		{"IPv4 in IPv6", "[::ffff:192.0.2.1]:5000", nil, "ip:192.0.2.1"},
 		{"a proxy's IPv4 in IPv6", "[::ffff:10.1.1.1]:5000", []string{"::ffff:192.0.2.1"}, "ip:192.0.2.1"},
+		{"a proxy's network as IPv6", "172.17.1.1:5000", []string{"192.0.2.1"}, "ip:192.0.2.1"},
 		{"a link's zone", "[fe80::1%eth0]:5000", nil, "ip:fe80::/64"},
 		{"no address", "@", nil, ""},
 	} {
@@ -84,8 +86,10 @@ func (validating) Check(_ context.Context, req api.CheckRequest) (api.CheckAnswe
 }
 
 func TestSkippedAddresses(t *testing.T) {
-	skip := httpmw.Addresses([]netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, proxies...)
-	for remote, want := range map[string]bool{"192.0.2.9:1": true, "198.51.100.1:1": false, "@": false} {
+	skip := httpmw.Addresses([]netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"),
+		netip.MustParsePrefix("::ffff:203.0.113.0/120")}, proxies...)
+	for remote, want := range map[string]bool{"192.0.2.9:1": true, "203.0.113.9:1": true,
+		"198.51.100.1:1": false, "@": false} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.RemoteAddr = remote
 		if skip(r) != want {

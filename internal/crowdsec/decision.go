@@ -72,8 +72,8 @@ func parseNetwork(text string) (netip.Prefix, error) {
 		return netip.PrefixFrom(a, a.BitLen()), nil
 	}
 	p, err := netip.ParsePrefix(text)
-	if err == nil && p.Addr().Is4In6() {
-		return netip.Prefix{}, fmt.Errorf("%s is a network of IPv4 addresses written as IPv6", text)
+	if p = api.Unmapped(p); err == nil && p.Addr().Is4In6() {
+		return netip.Prefix{}, fmt.Errorf("%s has more than all IPv4 addresses within IPv6", text)
 	}
 	return p.Masked(), err
 }

@@ -24,7 +24,7 @@ func Client(r *http.Request, trusted []netip.Prefix) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("%w: the connection has no address", errUnknown)
 	}
-	if !contains(trusted, addr) {
+	if !Within(trusted, addr) {
 		return addr, nil
 	}
 	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
@@ -37,7 +37,7 @@ func Client(r *http.Request, trusted []netip.Prefix) (netip.Addr, error) {
 			return netip.Addr{}, fmt.Errorf("%w: X-Forwarded-For has %s, which is not an address", errUnknown,
 				api.Shorten(hop))
 		}
-		if !contains(trusted, addr) {
+		if !Within(trusted, addr) {
 			break
 		}
 	}
@@ -56,6 +56,7 @@ func parse(s string) (netip.Addr, error) {
 	return Plain(a), err
 }
 
-func contains(list []netip.Prefix, a netip.Addr) bool {
-	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
+// Within reports whether an address is in one of the networks, which may be of IPv4 within IPv6.
+func Within(list []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return api.Unmapped(p).Contains(a) })
 }

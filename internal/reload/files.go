@@ -102,7 +102,8 @@ func (f *Files[T]) read() look {
 	if err != nil {
 		return look{err: fmt.Errorf("load %s: %w", f.name, err)}
 	}
-	files, err := Read(f.name, paths...)
+	first := f.present.Load() == nil // later, a pipe has nothing more to say
+	files, err := readAll(f.name, first, paths)
 	return look{files, err}
 }
 

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"syscall"
 )
 
 // Bounds of what is read, in bytes. A wrong path (a device is endless) can then not use up the memory of a process.
@@ -19,12 +21,18 @@ type File struct {
 	Data []byte
 }
 
-// Read reads the files at the paths, in their order. name says in errors what is being read.
-func Read(name string, paths ...string) ([]File, error) {
+// Read reads the files at the paths, in their order. name says in errors what is being read. Each must be a regular
+// file: a pipe could block the reader for ever.
+func Read(name string, paths ...string) ([]File, error) { return readAll(name, false, paths) }
+
+// ReadGiven is Read for what somebody gives to be read once: it may also be a pipe, as in rules check <(generate).
+func ReadGiven(name string, paths ...string) ([]File, error) { return readAll(name, true, paths) }
+
+func readAll(name string, pipes bool, paths []string) ([]File, error) {
 	var files []File
 	total := 0
 	for _, path := range paths {
-		data, err := readBounded(path)
+		data, err := readBounded(path, pipes)
 		if err != nil {
 			return nil, fmt.Errorf("load %s: %w", name, err)
 		}
@@ -36,12 +44,24 @@ func Read(name string, paths ...string) ([]File, error) {
 	return files, nil
 }
 
-func readBounded(path string) ([]byte, error) {
-	file, err := os.Open(path)
+func readBounded(path string, pipes bool) ([]byte, error) {
+	mode := os.O_RDONLY
+	if !pipes {
+		mode |= syscall.O_NONBLOCK // to open a pipe does not wait for its writer
+	}
+	file, err := os.OpenFile(path, mode, 0)
 	if err != nil {
 		return nil, err
 	}
-	data, err := io.ReadAll(io.LimitReader(file, MaxBytes+1))
+	var data []byte
+	info, err := file.Stat()
+	switch {
+	case err != nil:
+	case !pipes && !info.Mode().IsRegular() && !info.IsDir(): // reading a directory says what it is
+		err = &fs.PathError{Op: "read", Path: path, Err: errors.New("it is not a regular file")}
+	default:
+		data, err = io.ReadAll(io.LimitReader(file, MaxBytes+1))
+	}
 	if err = errors.Join(err, file.Close()); err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -98,6 +99,9 @@ func filesOf(path string) ([]string, error) {
 		ext := filepath.Ext(entry.Name())
 		if entry.IsDir() || strings.HasPrefix(entry.Name(), ".") || ext != ".yaml" && ext != ".yml" {
 			continue
+		}
+		if entry.Type()&(fs.ModeNamedPipe|fs.ModeSocket|fs.ModeDevice) != 0 { // nobody gave this one to be read
+			return nil, fmt.Errorf("%s: %s is not a regular file", path, entry.Name())
 		}
 		out = append(out, filepath.Join(path, entry.Name()))
 	}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -53,6 +54,11 @@ func TestLoadOfADirectory(t *testing.T) {
 	}
 	write("c.yaml", "domain: y\n")
 	fails("c.yaml:1:9: ", `domain "y"`, "a.yaml has it already")
+	// It stands for a pipe, which would keep the process from starting.
+	socket, err := net.Listen("unix", filepath.Join(dir, "d.yaml"))
+	testkit.Must(t, err)
+	fails("d.yaml is not a regular file")
+	testkit.Must(t, socket.Close())
 	if _, err := open(filepath.Join(dir, "absent")); err == nil || !strings.Contains(err.Error(), "absent") {
 		t.Error(err)
 	}
