@@ -49,7 +49,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		claims:    counter("claims_total", "Events claimed from workers that had stopped answering."),
 		failures:  counter("fold_failures_total", "Folds that failed and were tried again."),
 		corruptCounters: counter("counters_corrupt_total",
-			"Counters that were corrupt or foreign when an event was folded; they start from zero."),
+			"Counters and reservations of a key that were corrupt or foreign; they start from zero."),
 		corruptLevels: counter("levels_corrupt_total", "Corrupt or foreign records of levels, removed by a sweep."),
 		restated: counter("decisions_restated_total",
 			"Throttle decisions that differed in NATS from those published, and were published again."),

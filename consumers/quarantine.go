@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -80,16 +81,7 @@ func (q *quarantine) examine(ctx context.Context, parts ...int) (quarantined boo
 	}
 	_, _ = pipe.Exec(ctx) // each command has its own error
 	for _, p := range parts {
-		broken, failed := "", error(nil)
-		for _, cmd := range asked[p] {
-			switch e := cmd.Err(); {
-			case e == nil:
-			case redisclient.IsWrongType(e):
-				broken = fmt.Sprint(cmd.Args()[1])
-			default:
-				failed = e
-			}
-		}
+		broken, failed := foreign(asked[p])
 		switch {
 		case broken != "":
 			q.begin(p, broken)
@@ -101,6 +93,33 @@ func (q *quarantine) examine(ctx context.Context, parts ...int) (quarantined boo
 		}
 	}
 	return quarantined, err
+}
+
+// blocking returns the names of those keys of a partition that are of another type than ours, but for which it is not
+// quarantined: they stop only the reservations, or only the overrides.
+func (q *quarantine) blocking(ctx context.Context, p int) string {
+	pipe := q.redis.Pipeline()
+	asked := []redis.Cmder{pipe.HLen(ctx, q.keys.Reservations(p)), pipe.HLen(ctx, q.keys.Overrides(p)),
+		pipe.XLen(ctx, q.keys.Audit(p))}
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	names, _ := foreign(asked)
+	return names
+}
+
+// foreign returns the names of the keys that are of another type than the command for each of them needs, and the
+// error of a command that failed for another reason.
+func foreign(asked []redis.Cmder) (names string, failed error) {
+	var list []string
+	for _, cmd := range asked {
+		switch e := cmd.Err(); {
+		case e == nil:
+		case redisclient.IsWrongType(e):
+			list = append(list, fmt.Sprint(cmd.Args()[1]))
+		default:
+			failed = e
+		}
+	}
+	return strings.Join(list, ", "), failed
 }
 
 func (q *quarantine) begin(p int, key string) {
