@@ -52,7 +52,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			"Counters and reservations of a key that were corrupt or foreign; they start from zero."),
 		corruptLevels: counter("levels_corrupt_total", "Corrupt or foreign records of levels, removed by a sweep."),
 		restated: counter("decisions_restated_total",
-			"Throttle decisions that differed in NATS from those published, and were published again."),
+			"Throttle decisions that differed in NATS from those in Redis, and were published again, or released."),
 		batchEvents: f.NewHistogram(prometheus.HistogramOpts{Name: "streamcounter_fold_batch_events",
 			Help:    "Events per fold: what one read brought of all partitions, on a Cluster of one.",
 			Buckets: prometheus.ExponentialBuckets(1, 4, 8)}),
