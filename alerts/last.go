@@ -5,20 +5,34 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// LastDecision returns the throttle decision for a rule and key that is in the stream of decisions. It returns nil if
-// the stream has no decision for them, or if the message is not a valid decision.
-func (p *Publisher) LastDecision(ctx context.Context, rule, key string) (*api.Transition, error) {
+// Subjects returns the subjects that have a message in the stream of decisions.
+func (p *Publisher) Subjects(ctx context.Context) ([]string, error) {
 	stream, err := p.throttleStream(ctx)
 	if err != nil {
 		return nil, err
 	}
-	subject := api.ThrottleSubject(p.config.Prefix, rule, key)
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(">"))
+	if err != nil {
+		return nil, fmt.Errorf("listing the subjects of the decisions: %w", err)
+	}
+	return slices.Collect(maps.Keys(info.State.Subjects)), nil
+}
+
+// LastDecision returns the throttle decision that is in the stream of decisions on a subject. It returns nil if the
+// stream has no message there, or if it is not a valid decision.
+func (p *Publisher) LastDecision(ctx context.Context, subject string) (*api.Transition, error) {
+	stream, err := p.throttleStream(ctx)
+	if err != nil {
+		return nil, err
+	}
 	m, err := stream.GetLastMsgForSubject(ctx, subject)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return nil, nil

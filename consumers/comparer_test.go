@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -89,6 +91,63 @@ func TestOverwrittenDecisionsAreRestated(t *testing.T) {
 	})
 }
 
+// Redis loses the records of decisions after they were published, as in a failover. Subscribers are told that the keys
+// are released. Decisions that Redis still has stand.
+func TestDecisionsThatRedisLostAreReleased(t *testing.T) {
+	each(t, func(t *testing.T, url string) {
+		ctx, hour := context.Background(), []windows.Window{{Limit: 10, Per: time.Hour}}
+		w := newWorld(t, url, &windows.Rule{Name: "api", Match: "*", Windows: hour},
+			&windows.Rule{Name: "watched", Match: "*", Windows: hour, Shadow: true})
+		publisher, _ := w.publisher(t)
+		stands := func(rule, key string) api.Transition {
+			d, err := publisher.LastDecision(ctx, api.ThrottleSubject(w.keys.Prefix, rule, key))
+			testkit.Must(t, err)
+			if d == nil {
+				return api.Transition{}
+			}
+			return *d
+		}
+		becomes := func(rule, key string, state api.State) {
+			t.Helper()
+			w.eventually(fmt.Sprintf("%s is %s by %s", key, state, rule), func() (bool, string) {
+				d := stands(rule, key)
+				return d.State == state, fmt.Sprintf("%+v", d)
+			})
+		}
+		set := w.counter.NewOverrides(nil)
+		w.start(publisher, func(c *consumers.Config) {
+			c.Rules = windows.Under(set, c.Rules)
+			c.Decisions, c.CompareEvery = publisher, 120*time.Millisecond
+		})
+		_, err := set.Set(ctx, w.rules.ValidateOverride, api.Override{Key: w.keyIn(0, "blocked"), Block: true}, 0)
+		testkit.Must(t, err)
+		long := keyOf(w.keys, 0, strings.Repeat("k", 300)) // its subject has a hash
+		lost := [][2]string{{"api", w.keyIn(0, "lost")}, {"watched", w.keyIn(0, "lost")}, {"api", long},
+			{"watched", long}, {"override", w.keyIn(0, "blocked")}}
+		for _, x := range append(lost, [2]string{"api", w.keyIn(1, "well")}) {
+			if x[0] == "api" {
+				w.append(api.Event{Key: x[1], Count: 10})
+			}
+			becomes(x[0], x[1], api.StateThrottled)
+		}
+		well := stands("api", w.keyIn(1, "well"))
+		names := []string{w.keys.Levels(0), w.keys.Due(0), w.keys.Overrides(0)}
+		for _, key := range []string{lost[0][1], long} {
+			for _, form := range lua.Forms() {
+				names = append(names, w.keys.Counter(0, form, key))
+			}
+		}
+		testkit.Must(t, w.redis.Del(ctx, names...).Err())
+		for _, x := range lost {
+			becomes(x[0], x[1], api.StateReleased)
+		}
+		w.shows("decisions_restated_total", float64(len(lost)))
+		if now := stands("api", w.keyIn(1, "well")); now.Version != well.Version {
+			t.Errorf("a decision that Redis has was published again: %+v", now)
+		}
+	})
+}
+
 // missing is a stream without decisions. It records which keys the present round has read.
 type missing struct {
 	mu   sync.Mutex
@@ -102,10 +161,12 @@ func (m *missing) Ensure(context.Context) error { // a round begins
 	return nil
 }
 
-func (m *missing) LastDecision(_ context.Context, _, key string) (*api.Transition, error) {
+func (m *missing) Subjects(context.Context) ([]string, error) { return nil, nil }
+
+func (m *missing) LastDecision(_ context.Context, subject string) (*api.Transition, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.read = append(m.read, key)
+	m.read = append(m.read, subject)
 	return nil, nil
 }
 
@@ -122,8 +183,8 @@ func TestPartitionsAreComparedTogether(t *testing.T) {
 			found.mu.Lock()
 			defer found.mu.Unlock()
 			once := map[string]bool{}
-			for _, key := range found.read[:min(keys, len(found.read))] {
-				once[key] = true
+			for _, subject := range found.read[:min(keys, len(found.read))] {
+				once[subject] = true
 			}
 			return len(once) == keys, fmt.Sprint(found.read)
 		})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/internal/reservations"
@@ -55,6 +56,10 @@ func newSweeper(c Config, q *quarantine, t *turns, down *outages) *sweeper {
 		longest: time.Second, patience: longestWait,
 		changes:    ruleChanges{scanned: c.Rules(), some: make(chan struct{}, 1)},
 		overridden: overridden{some: make(chan struct{}, 1)}}
+	s.held.Foreign = func(name string) {
+		c.Metrics.corruptCounters.Inc()
+		s.log.Error("a foreign key has the wrong type, a reservation of its user key is forgotten", "key", name)
+	}
 	s.noteOverridden(c.Rules())
 	if len(eventlog.Shards(c.Redis, c.Keys.All())) > 1 {
 		s.patience = c.SweepEvery
@@ -229,13 +234,43 @@ func (s *sweeper) sweep(ctx context.Context, p int, now int64) error {
 	return nil
 }
 
-// look sweeps some keys of a partition.
-func (s *sweeper) look(ctx context.Context, p int, keys []string) error {
+// look sweeps some records of a partition, each kind by itself: if the reservations or the overrides of a partition
+// cannot be read, its levels do not wait.
+func (s *sweeper) look(ctx context.Context, p int, fields []string) (failed error) {
+	kinds := map[string][]string{}
+	for _, field := range fields {
+		kind := "sweeping levels"
+		if _, ok := counters.ReservationOf(field); ok {
+			kind = "ending reservations"
+		} else if _, ok := overrides.TargetOf(field); ok {
+			kind = "ending overrides"
+		}
+		kinds[kind] = append(kinds[kind], field)
+	}
+	for kind, list := range kinds {
+		failed = errors.Join(failed, s.lookAt(ctx, p, kind, list))
+	}
+	return failed
+}
+
+// lookAt sweeps records of one kind. If Redis refuses this, although the partition is not quarantined, they are due
+// again later. So neither other records nor other partitions wait for them.
+func (s *sweeper) lookAt(ctx context.Context, p int, kind string, fields []string) error {
 	var corrupt int64
 	err := s.turns.take(p, func(rules *windows.Rules) (err error) {
-		_, corrupt, err = s.held.Sweep(ctx, p, rules, keys)
+		_, corrupt, err = s.held.Sweep(ctx, p, rules, fields)
 		return err
 	})
+	step := kind + " of partition " + label(p)
+	if err == nil {
+		s.outages.note(step, p, nil)
+	} else if redisclient.IsRefusal(err) && !s.isQuarantined(ctx, p, err) {
+		if name := s.quarantine.blocking(ctx, p); name != "" {
+			err = fmt.Errorf("a foreign key has the wrong type: %s: %w", name, err)
+		}
+		s.outages.note(step, p, err)
+		err = s.counter.Postpone(ctx, p, fields, s.config.QuarantineFor)
+	}
 	if corrupt > 0 {
 		s.config.Metrics.corruptLevels.Add(float64(corrupt))
 		s.log.Warn("corrupt records of levels are removed", "partition", p, "records", corrupt)

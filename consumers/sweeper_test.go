@@ -1,11 +1,13 @@
 package consumers
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -65,11 +68,11 @@ func TestDueReleasesGoFirst(t *testing.T) {
 	}
 }
 
-// sweeping returns a sweeper on an embedded Redis whose clock the test moves.
+// sweeping returns a sweeper on a Redis whose clock the test moves.
 func sweeping(t *testing.T, now *atomic.Int64, list ...*windows.Rule) (*Pool, *windows.Rules) {
 	t.Helper()
-	c := streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr())
-	keys, err := stream.NewKeys("sc", 2)
+	c := streamtest.AnyRedis(t)
+	keys, err := stream.NewKeys(streamtest.Prefix(t), 2)
 	testkit.Must(t, err)
 	rules, err := windows.NewRules(list)
 	testkit.Must(t, err)
@@ -166,5 +169,100 @@ func TestAnOverrideEndsSoon(t *testing.T) {
 	case <-pool.sweeper.raised:
 	default:
 		t.Error("the sweeper was not told")
+	}
+}
+
+// A key of another type in the place of one of ours, or a refusal for another reason, stops no other key. The log
+// tells it once, and it is not swept again at once. What it stopped goes on when it is deleted.
+func TestAForeignKeyStopsNoOther(t *testing.T) {
+	for what, c := range map[string]struct {
+		name  func(k *stream.Keys, p int) string
+		stops []string // fields of levels
+	}{
+		"the reservations of a key": {func(k *stream.Keys, p int) string { return k.Holds(p, "k") }, nil},
+		"all reservations":          {(*stream.Keys).Reservations, []string{"\n\n{k}2", "\n\n{k}3"}},
+		"all overrides":             {(*stream.Keys).Overrides, []string{"{k}4\noverride"}},
+		"the audit":                 {(*stream.Keys).Audit, []string{"{k}4\noverride"}},
+		"one reservation":           {nil, []string{"\n\n{k}2"}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			name, stops := c.name, c.stops
+			ctx, now := t.Context(), &atomic.Int64{}
+			now.Store(time.Now().UnixMilli())
+			pool, rules := sweeping(t, now, &windows.Rule{Name: "r", Match: "*",
+				Windows: []windows.Window{{Limit: 3, Per: 2 * time.Second}}})
+			c, counter := pool.sweeper.config, pool.sweeper.counter
+			set := counter.NewOverrides(nil)
+			var log bytes.Buffer
+			c.Rules, c.Log = windows.Under(set, c.Rules), slog.New(slog.NewTextHandler(&log, nil))
+			pool, err := NewPool(c)
+			testkit.Must(t, err)
+			testkit.Must(t, set.Load(ctx))
+			p, held, told := c.Keys.Partition("k"), reservations.New(counter), "ERR odd"
+
+			requests := func(keys ...string) (list []counters.Request) {
+				for _, key := range keys {
+					list = append(list, counters.Request{Plan: rules.Match(key), Key: key, Cost: 1})
+				}
+				return list
+			}
+			for word, keys := range map[string][]string{"a": {"k"}, "b": {"k", "{k}2"}, "c": {"{k}3"}} {
+				one := requests(keys...)
+				_, err := held.Reserve(ctx, held.ID(word, one), time.Second, "-", one)
+				testkit.Must(t, err)
+			}
+			_, err = set.Set(ctx, rules.ValidateOverride, api.Override{Key: "{k}4", Block: true}, time.Second)
+			testkit.Must(t, err)
+			odd := held.ID("b", requests("k"))
+			if name != nil {
+				told = name(c.Keys, p)
+				testkit.Must(t, c.Redis.Del(ctx, told).Err())
+				testkit.Must(t, c.Redis.Set(ctx, told, "not ours", 0).Err())
+			} else {
+				refuse := func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+					if streamtest.IsScript(cmd) && slices.Contains(cmd.Args(), any(odd)) {
+						cmd.SetErr(streamtest.Refusal("ERR odd"))
+						return cmd.Err()
+					}
+					return next(ctx, cmd)
+				}
+				c.Redis.AddHook(streamtest.OnCommand(refuse))
+			}
+			for range 3 {
+				_, err = counter.Check(ctx, requests("{k}5"))
+				testkit.Must(t, err)
+			}
+
+			levels := c.Keys.Levels(p)
+			for range 3 {
+				now.Add(5000)
+				_, err = pool.sweeper.pass(ctx)
+				testkit.Must(t, err)
+				if due, err := counter.DueRecords(ctx, p, now.Load(), 9); err != nil || len(due) != 0 {
+					t.Errorf("%q, %v: due again at once", due, err)
+				}
+			}
+			for _, field := range []string{"{k}5", "\n\n{k}2", "\n\n{k}3", "{k}4\noverride"} {
+				if stands := c.Redis.HExists(ctx, levels, field).Val(); stands != slices.Contains(stops, field) {
+					t.Errorf("%q stands: %v", field, stands)
+				}
+			}
+			if n := strings.Count(log.String(), told); n == 0 || n > 2 {
+				t.Errorf("%s is in the log %d times:\n%s", told, n, &log)
+			}
+
+			testkit.Must(t, c.Redis.Del(ctx, told).Err())
+			odd = ""
+			now.Add(c.QuarantineFor.Milliseconds())
+			_, err = pool.sweeper.pass(ctx)
+			testkit.Must(t, err)
+			due, err := c.Redis.ZRange(ctx, c.Keys.Due(p), 0, -1).Result()
+			testkit.Must(t, err)
+			for _, field := range due {
+				if _, remembered := counters.ReservationOf(field); !remembered {
+					t.Errorf("%q is still due", field)
+				}
+			}
+		})
 	}
 }

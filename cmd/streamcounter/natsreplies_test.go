@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -108,7 +109,11 @@ func TestWatchAsItsNATSUser(t *testing.T) {
 		testkit.Must(t, publisher.Publish(ctx, []api.Transition{tr}, 0))
 	}
 	publish("before", api.StateThrottled, api.LevelThrottled)
-	if d, err := publisher.LastDecision(ctx, "api", "before"); err != nil || d == nil || d.Key != "before" {
+	subjects, err := publisher.Subjects(ctx)
+	if want := []string{api.ThrottleSubject("sc", "api", "before")}; err != nil || !slices.Equal(subjects, want) {
+		t.Fatalf("the relay lists the subjects %q, %v", subjects, err)
+	}
+	if d, err := publisher.LastDecision(ctx, subjects[0]); err != nil || d == nil || d.Key != "before" {
 		t.Errorf("the relay reads its decision as %+v, %v", d, err)
 	}
 	p := startProgram(t, "watch", "--nats", server.As("watch"))

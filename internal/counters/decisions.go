@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -61,6 +63,30 @@ func decisionOf(field, record string) (Decision, bool) {
 		*to = n
 	}
 	return d, true
+}
+
+// Release ends a published decision whose record Redis has lost. It writes the record again, unless there is one, and
+// sweeps it. It returns how many transitions it wrote.
+func (s *Redis) Release(ctx context.Context, p int, rules *windows.Rules, d *api.Transition) (int64, error) {
+	field, shadow := d.Key, 0
+	if d.Shadow {
+		shadow = 1
+	}
+	if d.Shadow || d.IsBlock() {
+		field += "\n" + d.Rule
+	}
+	record := fmt.Sprintf("%s;lost;%d!%d,%d,%d,%d,0,%d", d.Rule, d.Version, d.WindowMs, d.Limit, d.SinceMs, d.UntilMs,
+		shadow)
+	// If this process dies before the sweep, another one sweeps the record.
+	if err := s.Postpone(ctx, p, []string{field}, time.Second); err != nil {
+		return 0, err
+	}
+	written, err := s.redis.HSetNX(ctx, s.keys.Levels(p), field, record).Result()
+	if err != nil || !written {
+		return 0, err
+	}
+	transitions, _, err := s.Sweep(ctx, p, rules, []string{field})
+	return transitions, err
 }
 
 // Restate publishes the throttle decisions of these records of partition p again, as renewals, if

@@ -248,6 +248,26 @@ func (s *Redis) DueRecords(ctx context.Context, p int, until, n int64) ([]string
 	return keys, nil
 }
 
+// Postpone makes these records of partition p due after a time.
+func (s *Redis) Postpone(ctx context.Context, p int, fields []string, after time.Duration) error {
+	now := int64(s.Clock())
+	if s.Now == nil {
+		clocks, err := eventlog.Clocks(ctx, s.redis, s.keys)
+		if err != nil {
+			return err
+		}
+		now = clocks[p]
+	}
+	due := make([]redis.Z, len(fields))
+	for i, field := range fields {
+		due[i] = redis.Z{Score: float64(now + after.Milliseconds()), Member: field}
+	}
+	if err := s.redis.ZAdd(ctx, s.keys.Due(p), due...).Err(); err != nil {
+		return fmt.Errorf("postponing records in %s: %w", s.keys.Due(p), err)
+	}
+	return nil
+}
+
 // Levelled returns the fields of the records of partition p that a change of the rules may change: keys at a level,
 // and blocks. (Reservations are due too, for as long as they are remembered. They are left out, because there can be
 // many more of them.)

@@ -29,20 +29,21 @@ func TypesOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys, parts
 	_, _ = pipe.Exec(ctx) // each command has its own error
 	all := make(map[int]Types, len(parts))
 	for _, p := range parts {
-		var is Types
-		for _, cmd := range asked[p] {
-			switch e := cmd.Err(); {
-			case e == nil:
-			case redisclient.IsWrongType(e):
-				is.Wrong = fmt.Sprint(cmd.Args()[1])
-			default:
-				is.Err = e
-			}
-		}
-		if is.Wrong != "" {
-			is.Err = nil
-		}
-		all[p] = is
+		all[p] = TypesIn(asked[p])
 	}
 	return all
+}
+
+// TypesIn reads the replies to commands, each of which fails if its key has another type than ours.
+func TypesIn(asked []redis.Cmder) (is Types) {
+	for _, cmd := range asked {
+		switch e := cmd.Err(); {
+		case e == nil:
+		case redisclient.IsWrongType(e):
+			return Types{Wrong: fmt.Sprint(cmd.Args()[1])}
+		default:
+			is.Err = e
+		}
+	}
+	return is
 }

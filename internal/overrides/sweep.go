@@ -18,6 +18,9 @@ const suffix = "\n" + api.OverrideRule
 // Field returns the field with which Sweep sweeps the override of a target from OnChange.
 func Field(target string) string { return target + suffix }
 
+// TargetOf returns the target of such a field. It returns false for a field of another kind.
+func TargetOf(field string) (target string, ok bool) { return strings.CutSuffix(field, suffix) }
+
 // Matcher returns a function that reports whether a key fits the pattern or the network of a target; nil for the
 // target of a key.
 func Matcher(target string) func(key string) bool {
@@ -37,7 +40,7 @@ func (s Store) Sweep(ctx context.Context, p int, all *All, fields []string, rest
 	written int64, err error) {
 	var items []lua.ExpireItem
 	for i, field := range fields {
-		target, ours := strings.CutSuffix(field, suffix)
+		target, ours := TargetOf(field)
 		if !ours {
 			if rest != nil {
 				rest = append(rest, field)

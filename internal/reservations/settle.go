@@ -9,6 +9,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -33,11 +34,12 @@ type SettledKey struct {
 // renews it for ttl; 0 means the ttl that it had before. If ttl is longer than an in_flight window of
 // its keys, the error wraps api.ErrBadRequest. For a commit, cost returns the charge of a key from its
 // reserved units. Settle may be sent again: ending a reservation again in the same way does nothing.
-// The fingerprint is a word for the costs.
+// The fingerprint is a word for the costs. The keys in without are left out.
 func (s *Store) Settle(ctx context.Context, rules *windows.Rules, id string, parts []int, op lua.SettleOp,
-	ttl time.Duration, cost func(key string, units int64) int64, fingerprint string,
+	ttl time.Duration, cost func(key string, units int64) int64, fingerprint string, without ...string,
 ) (Settlement, error) {
 	keys, before, err := s.keysOf(ctx, id, parts)
+	keys = slices.DeleteFunc(keys, func(k SettledKey) bool { return slices.Contains(without, k.Key) })
 	if err != nil || len(keys) == 0 && op != lua.Expire {
 		return Settlement{State: lua.Unknown}, err
 	}
@@ -57,7 +59,7 @@ func (s *Store) Settle(ctx context.Context, rules *windows.Rules, id string, par
 	var out Settlement
 	err = s.counter.UnderPlans(requests, func() error {
 		args := s.argsOf(id, requests)
-		if len(keys) == 0 { // the script removes its due entry, if the id has no record by then either
+		if len(keys) == 0 { // the script removes its due entry, if the id has no record by then
 			for _, p := range parts {
 				args.Partitions = append(args.Partitions, s.partition(p))
 			}
@@ -101,20 +103,55 @@ func (s *Store) Keys(ctx context.Context, id string, parts []int) ([]string, err
 }
 
 // Sweep settles the reservations among due records of partition p. The counter sweeps the other records. The results
-// are those of counters.Redis.Sweep.
+// are those of counters.Redis.Sweep. If Redis refuses one reservation, Sweep goes on, and returns the refusal.
 func (s *Store) Sweep(ctx context.Context, p int, rules *windows.Rules, fields []string) (transitions, forgotten int64,
 	err error,
 ) {
 	var rest []string
+	var refused error
 	for _, field := range fields {
 		id, ok := counters.ReservationOf(field)
 		if !ok {
 			rest = append(rest, field)
 			continue
 		}
-		if _, err := s.Settle(ctx, rules, id, []int{p}, lua.Expire, 0, nil, "-"); err != nil {
+		if err := s.expire(ctx, p, rules, id); redisclient.IsRefusal(err) {
+			if _, unreadable := s.Keys(ctx, id, []int{p}); unreadable != nil { // and so are all others
+				return 0, 0, unreadable
+			}
+			refused = err
+		} else if err != nil {
 			return 0, 0, err
 		}
 	}
-	return s.counter.Sweep(ctx, p, rules, rest)
+	transitions, forgotten, err = s.counter.Sweep(ctx, p, rules, rest)
+	return transitions, forgotten, cmp.Or(err, refused)
+}
+
+// expire settles a reservation if it has expired. It leaves out the keys whose reservations are no longer there,
+// because a foreign key has their place.
+func (s *Store) expire(ctx context.Context, p int, rules *windows.Rules, id string) error {
+	_, err := s.Settle(ctx, rules, id, []int{p}, lua.Expire, 0, nil, "-")
+	if !redisclient.IsWrongType(err) {
+		return err
+	}
+	keys, unreadable := s.Keys(ctx, id, []int{p})
+	if unreadable != nil {
+		return unreadable
+	}
+	var foreign []string
+	for _, key := range keys {
+		name := s.keys.Holds(p, key)
+		if !redisclient.IsWrongType(s.redis.ZCard(ctx, name).Err()) {
+			continue
+		}
+		if foreign = append(foreign, key); s.Foreign != nil {
+			s.Foreign(name)
+		}
+	}
+	if len(foreign) == 0 {
+		return err
+	}
+	_, err = s.Settle(ctx, rules, id, []int{p}, lua.Expire, 0, nil, "-", foreign...)
+	return err
 }

@@ -31,6 +31,10 @@ type Store struct {
 	redis   redis.UniversalClient
 	lua     *lua.Server
 	keys    *stream.Keys
+
+	// Foreign is called with the name of a key in Redis that had the reservations of a user key, and is of another
+	// type now. Sweep forgets these reservations. nil: nobody is told.
+	Foreign func(name string)
 }
 
 // New returns the Store of a counter.
