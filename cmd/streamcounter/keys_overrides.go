@@ -53,8 +53,9 @@ func limitCommand() *cobra.Command {
 			return body, err
 		})
 	cmd.Long = "Gives a key other limits than its rule. Each LIMIT/SPAN replaces the rule's window of the same\n" +
-		"SPAN, or is added; the other windows stay. With --all they are replaced too. What was counted\nstays counted."
-	cmd.Flags().BoolVar(&all, "all", false, "replace all windows of the rule")
+		"SPAN, or is added; the other windows stay. With --all they are replaced too, but for those that\n" +
+		"count different values. What was counted stays counted."
+	cmd.Flags().BoolVar(&all, "all", false, "replace all windows of the rule but those of values")
 	return cmd
 }
 
