@@ -46,6 +46,8 @@ func TestWrongCommandLines(t *testing.T) {
 		"append --redis redis://a%zz": "--redis (STREAMCOUNTER_REDIS): redis://…: not a URL; " +
 			"expected redis://HOST:PORT",
 		"watch --partitions 3": "unknown flag: --partitions",
+		"watch --rule x.>":     `--rule is "x.>": expected the name of a rule, 1 to 64 of a-z, 0-9 and -`,
+		"watch --rule=":        `--rule is "": expected the name of a rule, 1 to 64 of a-z, 0-9 and -`,
 	} {
 		code, _, errs := runProgram(t, "", strings.Fields(line)...)
 		if code != exitUsage || errs != "streamcounter: "+want+"\n" {
