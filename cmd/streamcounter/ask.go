@@ -99,11 +99,15 @@ func askTLS(cfg *settings.Config) (*tls.Config, error) {
 	return c, files.Apply(c)
 }
 
+// problemFrom returns the error of an answer. The status 400 means that a word of the command line is wrong.
 func problemFrom(status int, body []byte) error {
 	var p api.Problem
 	if json.Unmarshal(body, &p) == nil && p.Detail != "" {
 		if p.Type == api.ProblemPrefix+api.NameOf(api.ErrUnavailable) {
 			p.Detail += "; the server's log says why, and `streamcounter doctor --redis URL` what to do"
+		}
+		if status == http.StatusBadRequest {
+			return settings.UsageErrorf("%s", p.Detail)
 		}
 		return errors.New(p.Detail)
 	}

@@ -141,7 +141,7 @@ func TestTakenPortNamesTheFlag(t *testing.T) {
 	for flag, value := range map[string]string{"redis": fmt.Sprintf("embedded:%d", taken),
 		"nats": fmt.Sprintf("embedded:%d", taken), "http": fmt.Sprintf("127.0.0.1:%d", taken)} {
 		line := "dev --redis embedded:0 --nats embedded:0 --http 127.0.0.1:0 --" + flag + " " + value
-		expect(t, line, 1, "--"+flag+" ", fmt.Sprint(taken))
+		expect(t, line, 1, "another address with --"+flag, fmt.Sprint(taken))
 	}
 }
 
@@ -258,7 +258,7 @@ func TestCommandsAgainstDev(t *testing.T) {
 	expect(t, "keys reset user:1 --http "+at, 0)
 	expect(t, "keys reset user:* --http "+at, 1, "user:* is no key that has a count")
 	expect(t, "keys reset user:2001:db8::/32 --http "+at, 1, "cannot be reset")
-	expect(t, "keys block ip:10.0.0.0/33 --yes --http "+at, 1, `10.0.0.0/33" is no network`)
+	expect(t, "keys block ip:10.0.0.0/33 --yes --http "+at, 2, `10.0.0.0/33" is no network`)
 	expect(t, "append --partitions 8 --redis "+redisURL, 1, "16", "8")
 	for format, c := range map[string][2]string{
 		"lines": {"user:5\n\"user:6\n{}\n", "warning: line 2 looks like JSON"},

@@ -122,8 +122,12 @@ func setCommand(use, short, example string, what func(args []string) (map[string
 // confirmSeveral prints how many keys a pattern or a network covers, and asks whether to go on. On a terminal it asks
 // the user; otherwise --yes is required.
 func confirmSeveral(cmd *cobra.Command, c *settings.Config, target string, body map[string]any, yes bool) error {
-	if _, several, err := api.ParseTarget(target); err != nil || several == "" {
-		return err
+	_, several, err := api.ParseTarget(target)
+	switch {
+	case err != nil:
+		return settings.UsageError{Err: err}
+	case several == "":
+		return nil
 	}
 	var would api.OverrideSet
 	if _, err := askFor(cmd, c, http.MethodPut, overridePath(target)+"?dry_run=true", body, &would); err != nil {
