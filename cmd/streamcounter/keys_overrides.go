@@ -134,16 +134,22 @@ func confirmSeveral(cmd *cobra.Command, c *settings.Config, target string, body 
 		return err
 	}
 	covers := cmp.Or(would.Covers, &api.Covered{})
-	more := ""
+	more, keys := "", "keys"
 	if covers.AtLeast {
 		more = "at least "
 	}
+	if covers.Keys == 1 {
+		keys = "key"
+	}
 	messages := cmd.ErrOrStderr()
-	fmt.Fprintf(messages, "%s covers %s%d known keys, %d of them throttled now, and all that come later\n",
-		would.Target(), more, covers.Keys, covers.Throttled)
+	fmt.Fprintf(messages, "%s covers %s%d known %s, %d of them throttled now, and all that come later\n",
+		would.Target(), more, covers.Keys, keys, covers.Throttled)
 	if covers.Keys == 0 && !covers.AtLeast {
-		fmt.Fprintf(messages, "warning: no key that is known fits %s. Is it the form of your keys, such as "+
-			"ip:203.0.113.0/24?\n", would.Target())
+		form := "" // a network without the prefix of the keys fits none
+		if slash := strings.LastIndexByte(would.Network, '/'); slash >= 0 {
+			form = ", which is for keys such as " + would.Network[:slash]
+		}
+		fmt.Fprintf(messages, "warning: no known key fits %s%s\n", would.Target(), form)
 	}
 	if yes {
 		return nil
