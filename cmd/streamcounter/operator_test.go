@@ -60,6 +60,10 @@ func TestWhatCommandsOfOperatorsSay(t *testing.T) {
 		{"keys top --limit 51", 2, []string{"from 1 to 50"}},
 		{"keys top nope", 2, []string{`rule="nope"`}},
 		{"keys history user:1 --before x", 2, []string{`before="x"`}},
+		{"keys history user:*", 0, []string{`user:* is not one key. The history of the key with this name: ` +
+			`keys history 'user:\*'` + "\n"}},
+		{"keys history ip:203.0.113.0/24", 0, []string{`keys history 'ip:203.0.113.0\/24'`}},
+		{`keys history user:\*`, 0, []string{"no history\n"}},
 		{"keys limit nobody:1 5/1m", 2, []string{"no rule matches the key", `"user:*" (api)`}},
 
 		{"check login:1 --value user=alice", 0, []string{`1 of 2 values of "user" per 1h, 1 remaining`}},
