@@ -52,7 +52,7 @@ func TestMistakesInAFile(t *testing.T) {
 		{good + `, keys: ['a\']`, "lone"},
 		{good + ", levels: [0]", "levels[0] 0: want a whole number from 1 to 100"},
 		{good + ", levels: [1234567]", "levels[0] is something else: want a whole number from 1 to 100"},
-		{"name: a, type: webhok, url: https://e.com", `type of sink a: it is "webhok": want webhook, alertmanager or slack`},
+		{"name: a, type: webhok, url: https://e.com", `type of sink a: it is "webhok": want webhook, alertmanager or`},
 		{"name: a, type: " + secret + ", url: https://e.com", "type of sink a: want webhook, alertmanager or slack"},
 		{good + ", levels: []", "want some of"},
 		{good + ", text: '{{.Kye}}'", "Kye"},

@@ -333,7 +333,7 @@ func throttledText(t api.Throttled) string {
 	what := "blocked by an operator"
 	if !t.IsBlock() {
 		what = fmt.Sprintf("rule %s: %s", t.Rule, useText(t.Used, t.Limit,
-			"per "+cmp.Or(t.Period(), millis(t.WindowMs)), t.InFlight))
+			countedPer(t.Distinct, "per ")+cmp.Or(t.Period(), millis(t.WindowMs)), t.InFlight))
 	} else if t.Reason != "" {
 		what += ": " + t.Reason
 	}

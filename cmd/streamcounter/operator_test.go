@@ -17,6 +17,7 @@ func TestWhatCommandsOfOperatorsSay(t *testing.T) {
   - {name: api, match: "user:*", windows: [{limit: 100, per: 1m}, {limit: 1000, per: month}], penalty: [1h, 2h]}
   - {name: web, match: "ip:*", windows: [{limit: 10, per: 1h}]}
   - {name: login, match: "login:*", windows: [{limit: 2, per: 1h, distinct: user}]}
+  - {name: daily, match: "daily:*", windows: [{limit: 5, per: 24h}, {limit: 50, per: 366d}]}
   - {name: probe, match: "probe:*", windows: [{limit: 5, per: 1h}], shadow: true}
 `))
 	at := fmt.Sprintf("127.0.0.1:%d", d.http)
@@ -69,6 +70,9 @@ func TestWhatCommandsOfOperatorsSay(t *testing.T) {
 		{"check login:1 --value user=alice", 0, []string{`1 of 2 values of "user" per 1h, 1 remaining`}},
 		{"keys show login:1 --values", 0, []string{`1 of 2 values of "user" per 1h`, `values of "user", last seen:`,
 			"  alice\n"}},
+		{"check login:1 --value user=bob", 0, nil},
+		{"keys throttled", 0, []string{`rule login: 2 of 2 values of "user" per 1h`}},
+		{"check daily:1", 0, []string{"1 of 5 used per 1d,", "1 of 50 used per 366d,"}},
 		{"check probe:1 3", 0, nil},
 		{"keys show probe:1", 0, []string{"rule none", "rule probe (shadow", "3 of 5 used per 1h,"}},
 		{"check user:2 100", 0, []string{"penalty, step 1 of 2, until"}},
