@@ -254,6 +254,8 @@ type Throttled struct {
 	Shadow bool `json:"shadow,omitempty"`
 	// InFlight: Limit units may be reserved at once. WindowMs is how long a reservation lasts without renewal.
 	InFlight bool `json:"in_flight,omitempty"`
+	// Distinct is the field whose different values the window counts.
+	Distinct string `json:"distinct,omitempty"`
 }
 
 // Problem is an error body by RFC 9457. Type is "urn:streamcounter:" and the

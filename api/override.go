@@ -59,7 +59,7 @@ type Override struct {
 	// Rule decides in place of the rule that matches: a tier.
 	Rule string `json:"rule,omitempty"`
 	// Windows: each replaces the window of the same length of the rule that matches, or is added to its windows.
-	// With Only they replace all of its windows. The count stays.
+	// With Only they replace all of its windows but those that count values. The count stays.
 	Windows []OverrideWindow `json:"windows,omitempty"`
 	Only    bool             `json:"only,omitempty"`
 

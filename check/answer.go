@@ -99,6 +99,9 @@ func (c *call) state(i int, d decision) *windows.KeyState {
 // count counts the outcome of request i, for each rule of its plan.
 func (s *Service) count(c *call, i int, d decision) {
 	r := c.requests[i]
+	if d.Replayed || d.OtherBody {
+		r.Cost = 0 // it asks for nothing again, so Activity does not receive it
+	}
 	switch {
 	case r.Plan == nil && !r.Never:
 		s.config.Metrics.check("", "allowed")

@@ -294,7 +294,7 @@ func (s *Service) resolve(ctx context.Context, asks []counters.Request, v counte
 	switch {
 	case err == nil && v.OtherBody:
 		s.outage.byRedis()
-		return decision{source: api.SourceRedis, outcome: "key_reused",
+		return decision{Verdict: counters.Verdict{OtherBody: true}, source: api.SourceRedis, outcome: "key_reused",
 			err: errOtherBody}
 	case err == nil:
 		s.outage.byRedis()

@@ -160,11 +160,14 @@ func ttlOf(asks []counters.Request, ms int64) (time.Duration, error) {
 	return time.Duration(ms) * time.Millisecond, validateTTL(ms, most, inFlight)
 }
 
+// MinTTL is how long a reservation lasts at least.
+const MinTTL = windows.MinWindow
+
 // validateTTL refuses a ttl_ms that is too short, or longer than most; why is the reason for that bound.
 func validateTTL(ms int64, most time.Duration, why string) error {
-	if ms < windows.MinWindow.Milliseconds() || ms > most.Milliseconds() {
+	if ms < MinTTL.Milliseconds() || ms > most.Milliseconds() {
 		return fmt.Errorf("%w: ttl_ms is %d, expected %d to %d%s", api.ErrBadRequest, ms,
-			windows.MinWindow.Milliseconds(), most.Milliseconds(), why)
+			MinTTL.Milliseconds(), most.Milliseconds(), why)
 	}
 	return nil
 }

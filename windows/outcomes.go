@@ -57,4 +57,4 @@ var onErrorOption = choice("on_error", "answer of a check while Redis does not a
 			return "counted by each process while Redis is away"
 		}
 		return "allowed while Redis is away"
-	}, func(r *Rule) bool { return !r.Shadow })
+	}, func(r *Rule) bool { return !r.Shadow && r.InFlight() == 0 }) // it is for checks: see docs/reservations.md

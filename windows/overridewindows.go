@@ -10,13 +10,13 @@ import (
 
 // withWindows returns the rule with the windows of an override. A window of the override replaces the rule's
 // window of the same length, and keeps that window's algorithm, so that the count continues. Other windows are
-// added. The rule keeps its other windows, unless `only` is set. replaced are the rule's windows that are no longer
-// in effect.
+// added. The rule keeps its other windows. If `only` is set, it keeps those alone that count values. replaced are the
+// rule's windows that are no longer in effect.
 func (r *Rule) withWindows(list []overrideWindow, only bool) (out *Rule, replaced []Window) {
 	c := *r
 	c.Windows = slices.Clone(r.Windows)
 	if only {
-		c.Windows = nil
+		c.Windows = slices.DeleteFunc(c.Windows, func(w Window) bool { return w.Distinct == "" })
 	}
 	for _, w := range list {
 		window := w.Window
@@ -67,6 +67,9 @@ func plain(list []overrideWindow) []Window {
 func (w Window) String() string {
 	if w.InFlight {
 		return fmt.Sprintf("%d in flight", w.Limit)
+	}
+	if w.Distinct != "" {
+		return fmt.Sprintf("%d values of %q per %s", w.Limit, w.Distinct, w.PerText())
 	}
 	return fmt.Sprintf("%d per %s", w.Limit, w.PerText()) + w.zoneText()
 }
@@ -188,8 +191,11 @@ func (r *Rules) ValidateOverride(o *api.Override) error {
 				api.Shorten(o.Key), r.matches())
 		}
 		if f := plan.Live.refuses(*o); f != nil {
-			return bad("windows: beside those of rule %q: %s: %s; \"only\": true replaces all of them", plan.Live.Name,
-				f.at, f.msg)
+			remedy := ""
+			if !o.Only && !plan.Live.distinct() {
+				remedy = `; "only": true replaces all of them`
+			}
+			return bad("windows: beside those of rule %q: %s: %s%s", plan.Live.Name, f.at, f.msg, remedy)
 		}
 	}
 	return nil

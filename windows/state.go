@@ -154,7 +154,7 @@ func (p *Plan) FillThrottled(got lua.CheckResult, t *api.Throttled) {
 		for w, window := range r.Windows {
 			if window.lengthMs(got.NowMs) == t.WindowMs {
 				t.Used, t.InFlight = got.Windows[p.places[i].from+w].Used, window.InFlight
-				t.Calendar = window.Calendar.Unit
+				t.Calendar, t.Distinct = window.Calendar.Unit, window.Distinct
 			}
 		}
 	}

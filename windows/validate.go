@@ -1,6 +1,7 @@
 package windows
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -25,11 +26,22 @@ func faultf(at, format string, args ...any) *fault {
 
 var nameForm = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 
+// nameWords describes nameForm.
+const nameWords = "1 to 64 of a-z, 0-9 and -"
+
+// CheckName returns an error if no rule can have this name.
+func CheckName(name string) error {
+	if !nameForm.MatchString(name) {
+		return errors.New("expected the name of a rule, " + nameWords)
+	}
+	return nil
+}
+
 // validate returns the first fault of the rule, nil if there is none.
 func (r *Rule) validate() *fault {
 	switch {
 	case !nameForm.MatchString(r.Name):
-		return faultf("name", "name %q: want 1 to 64 of a-z, 0-9 and -", r.Name)
+		return faultf("name", "name %q: want %s", r.Name, nameWords)
 	case r.Name == nameOfBlocks:
 		return faultf("name", "name %q: it is that of the decisions of blocks; want another", r.Name)
 	case strings.ContainsFunc(r.Match, func(c rune) bool { return c == utf8.RuneError || api.Unprintable(c) }):

@@ -116,7 +116,11 @@ func (s *spec) validate(d *document.Document, at string) error {
 	has := func(field string) bool { return d.Line(at+field) != 0 }
 	switch {
 	case !slices.Contains([]string{Webhook, Alertmanager, Slack}, s.Type):
-		return bad("type", "want %s, %s or %s", Webhook, Alertmanager, Slack)
+		given := d.Quoted(s.Type, Webhook, Alertmanager, Slack)
+		if given != "" {
+			given = "it is" + given + ": "
+		}
+		return bad("type", "%swant %s, %s or %s", given, Webhook, Alertmanager, Slack)
 	case has("url") == has("url_file"):
 		return bad("name", "want either url or url_file")
 	case s.Type == Webhook && s.SecretFile == "":

@@ -6,9 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
-	"strconv"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/inflight"
@@ -128,9 +126,9 @@ func decodeEvents(body []byte) (events []api.Event, lines []int, bad []rejected,
 // DecodeEvent reads one event. Unknown fields are ignored, as on the stream. A missing count means 1.
 func DecodeEvent(raw []byte) (api.Event, error) {
 	var in struct {
-		Key   *string         `json:"key"`
-		Count json.RawMessage `json:"count"`
-		ID    string          `json:"id"`
+		Key   *string `json:"key"`
+		Count *int64  `json:"count"`
+		ID    string  `json:"id"`
 		// Values are other fields of the event.
 		Values map[string]string `json:"values"`
 	}
@@ -145,24 +143,7 @@ func DecodeEvent(raw []byte) (api.Event, error) {
 	}
 	e := api.Event{Key: *in.Key, Count: 1, ID: in.ID, Values: in.Values}
 	if in.Count != nil {
-		n, ok := wholeNumber(in.Count)
-		if !ok {
-			_, err := api.ParseCount(string(in.Count))
-			return api.Event{}, err
-		}
-		e.Count = n
+		e.Count = *in.Count
 	}
 	return e, e.Validate()
-}
-
-// wholeNumber reads a JSON number that has the value of an integer, also as 1e2 or 3.0. A string is not a number.
-func wholeNumber(raw []byte) (int64, bool) {
-	if n, err := strconv.ParseInt(string(raw), 10, 64); err == nil {
-		return n, true
-	}
-	f, err := strconv.ParseFloat(string(raw), 64)
-	if err != nil || f != math.Trunc(f) || math.Abs(f) > 1<<53 {
-		return 0, false
-	}
-	return int64(f), true
 }

@@ -114,7 +114,7 @@ func expectedJSON(k reflect.Kind) string {
 	case reflect.Struct, reflect.Map:
 		return "an object"
 	}
-	return "an integer"
+	return "an integer in plain digits"
 }
 
 // loneSurrogate returns the index of the first \u escape that is half a character, or -1 if there is none.

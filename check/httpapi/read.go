@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"reflect"
 	"strings"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -45,7 +46,7 @@ func badJSON(err error, body []byte) error {
 		return fmt.Errorf("%w: at byte %d: %w", api.ErrBadRequest, syntax.Offset, err)
 	case errors.As(err, &value):
 		return fmt.Errorf("%w: at byte %d: %s is %s, expected %s", api.ErrBadRequest, value.Offset,
-			cmp.Or(value.Field, "the value"), withArticle(value.Value), expectedJSON(value.Type.Kind()))
+			cmp.Or(fieldOf(value, body), "the value"), withArticle(value.Value), expectedJSON(value.Type.Kind()))
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("%w: at byte %d: the JSON ends too early", api.ErrBadRequest, len(body))
 	}
@@ -54,6 +55,21 @@ func badJSON(err error, body []byte) error {
 		return fmt.Errorf("%w: at byte %d: unknown field %s", api.ErrBadRequest, at, field)
 	}
 	return fmt.Errorf("%w: %w", api.ErrBadRequest, err)
+}
+
+// fieldOf returns the path of the field of an error. The decoder leaves out the name of one of the values.
+func fieldOf(err *json.UnmarshalTypeError, body []byte) string {
+	if err.Type.Kind() != reflect.String || err.Field != "values" && !strings.HasSuffix(err.Field, ".values") {
+		return err.Field
+	}
+	dec, name := json.NewDecoder(bytes.NewReader(body)), json.Token(nil)
+	for {
+		token, end := dec.Token()
+		if end != nil || dec.InputOffset() >= err.Offset {
+			return fmt.Sprint(err.Field, ".", name)
+		}
+		name = token
+	}
 }
 
 // readBody reads a body of up to most bytes. A compressed body is refused: it would have to be bounded twice, and

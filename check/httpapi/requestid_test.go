@@ -27,6 +27,7 @@ func TestRequestIDs(t *testing.T) {
 		{"a-1.b:c/42", "/v1/nothing", ``},              // not there
 		{"", "/v1/check", `{"key":""}`},                // none: one is made
 		{"", "/v1/nothing", ``},
+		{"", "/v1/check", `{"key":"api:1"}`},              // denied: none is made
 		{strings.Repeat("x", 129), "/v1/check", `{"k":}`}, // and for these
 		{"a\\b", "/v1/check", `{"key":""}`},
 		{"a b", "/v1/check", `{"key":""}`},
@@ -38,7 +39,11 @@ func TestRequestIDs(t *testing.T) {
 		}
 		a := w.do(t, "POST", c.target, c.body, headers...)
 		id, good := a.header.Get("X-Request-Id"), strings.HasPrefix(c.given, "a-1")
-		if good && id != c.given || !good && (len(id) < 20 || id == c.given) {
+		if a.status == 429 && !good {
+			if id != "" {
+				t.Errorf("a denial has made the id %q", id)
+			}
+		} else if good && id != c.given || !good && (len(id) < 20 || id == c.given) {
 			t.Errorf("%d to %q: the answer has the id %q", a.status, c.given, id)
 		}
 		if a.status >= 400 && a.str("request_id") != id {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/internal/headers"
 )
@@ -48,8 +49,9 @@ func (b reservationBody) request() (api.ReservationRequest, error) {
 			maxChecks)
 	}
 	if b.TTLMs != nil {
-		if *b.TTLMs < 1 {
-			return req, fmt.Errorf("%w: ttl_ms is %d, expected at least 1", api.ErrBadRequest, *b.TTLMs)
+		if *b.TTLMs == 0 { // to the service it means that none is given
+			return req, fmt.Errorf("%w: ttl_ms is 0, expected at least %d", api.ErrBadRequest,
+				check.MinTTL.Milliseconds())
 		}
 		req.TTLMs = *b.TTLMs
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/redact"
 	"github.com/streamcounter/streamcounter/internal/settings"
+	"github.com/streamcounter/streamcounter/windows"
 )
 
 // ask sends one request to the server at --http; content, if it is not nil, as JSON.
@@ -99,11 +100,15 @@ func askTLS(cfg *settings.Config) (*tls.Config, error) {
 	return c, files.Apply(c)
 }
 
+// problemFrom returns the error of an answer. The status 400 means that a word of the command line is wrong.
 func problemFrom(status int, body []byte) error {
 	var p api.Problem
 	if json.Unmarshal(body, &p) == nil && p.Detail != "" {
 		if p.Type == api.ProblemPrefix+api.NameOf(api.ErrUnavailable) {
 			p.Detail += "; the server's log says why, and `streamcounter doctor --redis URL` what to do"
+		}
+		if status == http.StatusBadRequest {
+			return settings.UsageErrorf("%s", p.Detail)
 		}
 		return errors.New(p.Detail)
 	}
@@ -115,15 +120,16 @@ func printJSON(w io.Writer, body []byte) { fmt.Fprintf(w, "%s\n", bytes.TrimSpac
 func printWindows(w io.Writer, list []api.WindowState) {
 	for _, s := range list {
 		fmt.Fprintf(w, "  %s, %d remaining, empty %s\n", useText(s.Used, s.Limit,
-			usedPer(s)+cmp.Or(s.Period(), millis(s.WindowMs)), s.InFlight), s.Remaining, in(s.EmptyMs))
+			countedPer(s.Distinct, "used per ")+cmp.Or(s.Period(), millis(s.WindowMs)), s.InFlight), s.Remaining, in(s.EmptyMs))
 	}
 }
 
-func usedPer(s api.WindowState) string {
-	if s.OfValues() {
-		return fmt.Sprintf("values of %q per ", s.Distinct)
+// countedPer returns the words before the length of a window: those for a window of values, or else the other words.
+func countedPer(distinct, other string) string {
+	if distinct != "" {
+		return fmt.Sprintf("values of %q per ", distinct)
 	}
-	return "used per "
+	return other
 }
 
 // useText returns the text for a window: "3 of 10" and its length, or "3 of 3 in flight".
@@ -149,9 +155,9 @@ func inForceText(f api.InForce) string {
 	return ""
 }
 
-// millis returns a duration as people write it: 10m.
+// millis returns a duration as people write it in a rules file: 10m, 1d.
 func millis(ms int64) string {
-	return settings.DurationText(time.Duration(ms) * time.Millisecond)
+	return windows.FormatDuration(time.Duration(ms) * time.Millisecond)
 }
 
 // in returns when something happens, from now: "in 8.9s", or a date if it is more than a day away.

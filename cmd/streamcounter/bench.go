@@ -137,6 +137,12 @@ func runPipeline(cmd *cobra.Command, c *settings.Config, run pipeline.Config, as
 	if err := settings.NotEmbedded("redis", c.Redis.URL); err != nil {
 		return err
 	}
+	if err := run.Validate(); err != nil {
+		return settings.UsageError{Err: err}
+	}
+	if err := windows.CheckAlgorithm(run.Algorithm); err != nil {
+		return settings.UsageErrorf("--algorithm: %w", err)
+	}
 	client, where, stop, err := measuredRedis(cmd.Context(), c.Redis, 4)
 	if err != nil {
 		return err
@@ -193,11 +199,12 @@ func measuredRedis(ctx context.Context, c settings.Redis, connections int) (clie
 		name, target = "embedded", "redis://"+addr
 	}
 	opts, err := backend.RedisOptions(target, c.TLS)
-	if err == nil {
-		opts.PoolSize = cmp.Or(connections, opts.PoolSize)
-		client, err = backend.DialRedis(ctx, target, opts)
-	}
 	if err != nil {
+		stop()
+		return nil, "", nil, settings.UsageError{Err: settings.Blame("redis", err)}
+	}
+	opts.PoolSize = cmp.Or(connections, opts.PoolSize)
+	if client, err = backend.DialRedis(ctx, target, opts); err != nil {
 		stop()
 		return nil, "", nil, settings.Blame("redis", err)
 	}

@@ -41,8 +41,8 @@ func TestBenchPipeline(t *testing.T) {
 		}
 	}
 	// A worker that ends at once ends the run, with what the worker said.
-	expect(t, "bench pipeline --redis "+url+" --drain 10 --algorithm none", failure, "the worker ended; it said:",
-		`"none"`)
+	t.Setenv("STREAMCOUNTER_BATCH", "none")
+	expect(t, "bench pipeline --redis "+url+" --drain 10", failure, "the worker ended; it said:", `"none"`)
 	left, err := streamtest.Connect(t, url).Keys(t.Context(), "sc-bench-*").Result()
 	if err != nil || len(left) != 0 {
 		t.Errorf("these keys are left: %v, %v", left, err)

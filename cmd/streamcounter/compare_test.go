@@ -50,7 +50,7 @@ func TestCompareErrors(t *testing.T) {
 		{"--clf x --rules x --window 1/1s", "--rules and --window: expected one of them"},
 		{"--rules x", "--rules: load rules: open x"},
 		{"--clf /dev/null", "--clf: log /dev/null: it has no request"},
-		{"--boundary --redis redis://127.0.0.1:1", "--redis (STREAMCOUNTER_REDIS): no Redis answers"},
+		{"--boundary --redis redis://127.0.0.1:1", "--redis: no Redis answers"},
 	} {
 		expect(t, "compare "+test.args, failure, "streamcounter: "+test.want)
 	}

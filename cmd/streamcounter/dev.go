@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	_ "embed"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/url"
@@ -75,23 +76,45 @@ func welcome(w io.Writer, rules string, s node.Started) {
 		fmt.Fprintf(w, "    and %d more\n", more)
 	}
 	fmt.Fprintln(w, "\nTry, in another terminal:")
-	if key, limit := exampleKey(s.Rules); key != "" {
-		cost := max(1, limit*6/10) // a second call is denied
-		token := ""
-		if s.Tokens {
-			token = `-H "Authorization: Bearer $TOKEN" `
-		}
-		fmt.Fprintf(w, "  curl -i %s%s\n", token, quote(fmt.Sprintf("%s/v1/check?key=%s&cost=%d", s.HTTP,
-			url.QueryEscape(key), cost)))
-		fmt.Fprintf(w, "  redis-cli -u %s XADD %s '*' key %s count %d\n",
-			redis, s.Keys.Events(s.Keys.Partition(key)), quote(key), max(1, limit/2))
+	if key, rule := exampleKey(s.Rules); rule != nil {
+		tryRule(w, redis, key, rule, s)
 	}
 	fmt.Fprintf(w, "  streamcounter watch --nats %s\n\nCtrl-C stops it.\n", nats)
 }
 
-// exampleKey returns a key that a rule matches, and the smallest limit of that rule. The key is empty if no pattern
-// allows one.
-func exampleKey(rules *windows.Rules) (key string, limit int64) {
+// tryRule prints a check of the key, or a reservation if the rule takes only those, and an event if the rule counts
+// events.
+func tryRule(w io.Writer, redis, key string, rule *windows.Rule, s node.Started) {
+	limit, query, event := min(rule.Smallest(), api.MaxCount), "", ""
+	var fields []string
+	for _, window := range rule.Windows {
+		if field := window.Distinct; field != "" && !slices.Contains(fields, field) {
+			fields = append(fields, field)
+			query += "&value=" + url.QueryEscape(field+"=alice")
+			event += " " + field + " alice"
+			limit = 1 // other values are denied, not a second call
+		}
+	}
+	cost := max(1, limit*6/10) // a second call is denied
+	curl := "curl -i "
+	if s.Tokens {
+		curl += `-H "Authorization: Bearer $TOKEN" `
+	}
+	if rule.InFlight() > 0 {
+		body, _ := json.Marshal(api.CheckRequest{Key: key, Cost: cost}) // text and a number: it cannot fail
+		fmt.Fprintf(w, "  %s-d %s %s/v1/reservations\n", curl, quote(string(body)), s.HTTP)
+	} else {
+		fmt.Fprintf(w, "  %s%s\n", curl, quote(fmt.Sprintf("%s/v1/check?key=%s&cost=%d%s", s.HTTP,
+			url.QueryEscape(key), cost, query)))
+	}
+	if rule.Charges() {
+		fmt.Fprintf(w, "  redis-cli -u %s XADD %s '*' key %s count %d%s\n",
+			redis, s.Keys.Events(s.Keys.Partition(key)), quote(key), max(1, limit/2), event)
+	}
+}
+
+// exampleKey returns a key and the rule that matches it. The rule is nil if no pattern allows a key.
+func exampleKey(rules *windows.Rules) (key string, rule *windows.Rule) {
 	for _, r := range rules.List() {
 		stars := "42"
 		if r.Match == "*" {
@@ -99,10 +122,10 @@ func exampleKey(rules *windows.Rules) (key string, limit int64) {
 		}
 		key := strings.NewReplacer("*", stars, "?", "4").Replace(r.Match)
 		if plan := rules.Match(key); api.ValidateKey(key) == nil && plan != nil && plan.Live == r {
-			return key, r.Smallest()
+			return key, r
 		}
 	}
-	return "", 0
+	return "", nil
 }
 
 func quote(word string) string {

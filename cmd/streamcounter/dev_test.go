@@ -14,8 +14,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/internal/node"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -139,7 +141,7 @@ func TestTakenPortNamesTheFlag(t *testing.T) {
 	for flag, value := range map[string]string{"redis": fmt.Sprintf("embedded:%d", taken),
 		"nats": fmt.Sprintf("embedded:%d", taken), "http": fmt.Sprintf("127.0.0.1:%d", taken)} {
 		line := "dev --redis embedded:0 --nats embedded:0 --http 127.0.0.1:0 --" + flag + " " + value
-		expect(t, line, 1, "--"+flag+" ", fmt.Sprint(taken))
+		expect(t, line, 1, "another address with --"+flag, fmt.Sprint(taken))
 	}
 }
 
@@ -158,6 +160,76 @@ func TestDevSuggestsKeysThatRulesMatch(t *testing.T) {
 			t.Errorf("%s: %q, want %q", text, key, want)
 		}
 	}
+}
+
+// The requests and events that dev suggests succeed, whatever kind of windows a rule has.
+func TestDevSuggestsWhatWorks(t *testing.T) {
+	kinds := []string{
+		`{name: plain, match: "user:*", windows: [{limit: 100, per: 1h}]}`,
+		`{name: huge, match: "big:*", windows: [{limit: 1000000000000, per: 1h}]}`,
+		`{name: stuffing, match: "ip:*", windows: [{limit: 3, per: 10m, distinct: user}]}`,
+		`{name: two, match: "two:*", windows: [{limit: 3, per: 10m, distinct: user}, {limit: 9, per: 1m},
+			{limit: 9, per: 1h, distinct: agent.v-1, normalize: [trim, lower]}, {limit: 9, per: 1d, distinct: user}]}`,
+		`{name: jobs, match: "jobs '*", windows: [{limit: 20, in_flight: 30s}]}`,
+		`{name: both, match: "both:*", windows: [{limit: 20, in_flight: 30s}, {limit: 100, per: 1h}]}`,
+	}
+	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml", "rules:\n- "+strings.Join(kinds, "\n- ")))
+	url := fmt.Sprintf("redis://127.0.0.1:%d", d.redis)
+	rdb := streamtest.Connect(t, url)
+	keys, err := stream.NewKeys("sc", stream.DefaultPartitions)
+	testkit.Must(t, err)
+	events := 0
+	for _, kind := range kinds {
+		rules, err := windows.Parse("rules.yml", []byte("rules: ["+kind+"]"))
+		testkit.Must(t, err)
+		var said strings.Builder
+		welcome(&said, "", node.Started{Redis: url, HTTP: fmt.Sprintf("http://127.0.0.1:%d", d.http), Keys: keys,
+			Rules: rules})
+		for line := range strings.Lines(said.String()) {
+			switch words := shellWords(line); {
+			case strings.HasPrefix(line, "  curl -i "):
+				method, body := http.MethodGet, ""
+				if words[2] == "-d" {
+					method, body = http.MethodPost, words[3]
+				}
+				if resp, text := call(t, http.DefaultClient, method, words[len(words)-1], body); resp.StatusCode/100 != 2 {
+					t.Errorf("%s%s\n%s", line, resp.Status, text)
+				}
+			case strings.HasPrefix(line, "  redis-cli -u "):
+				events++
+				var args []any
+				for _, word := range words[3:] {
+					args = append(args, word)
+				}
+				testkit.Must(t, rdb.Do(t.Context(), args...).Err())
+			}
+		}
+	}
+	if events != len(kinds)-1 { // jobs counts none
+		t.Errorf("%d events, want one of each rule that counts them", events)
+	}
+	streamtest.Eventually(t, 10*time.Second, "the events count", func() (bool, string) {
+		got := metric(t, fmt.Sprintf("http://127.0.0.1:%d", d.http), "streamcounter_events_folded_total")
+		return got == fmt.Sprint(events), got + " of " + fmt.Sprint(events)
+	})
+}
+
+// shellWords splits a line as a shell does that knows spaces, single quotes and, outside them, backslashes.
+func shellWords(line string) (words []string) {
+	word, begun, quoted, escaped := "", false, false, false
+	for _, r := range strings.TrimSpace(line) + " " {
+		switch {
+		case escaped, quoted && r != '\'', !quoted && !strings.ContainsRune(`' \`, r):
+			word, begun, escaped = word+string(r), true, false
+		case r == '\'':
+			begun, quoted = true, !quoted
+		case r == '\\':
+			escaped = true
+		case begun:
+			words, word, begun = append(words, word), "", false
+		}
+	}
+	return words
 }
 
 // All commands that a user types, against one server.
@@ -186,7 +258,7 @@ func TestCommandsAgainstDev(t *testing.T) {
 	expect(t, "keys reset user:1 --http "+at, 0)
 	expect(t, "keys reset user:* --http "+at, 1, "user:* is no key that has a count")
 	expect(t, "keys reset user:2001:db8::/32 --http "+at, 1, "cannot be reset")
-	expect(t, "keys block ip:10.0.0.0/33 --yes --http "+at, 1, `10.0.0.0/33" is no network`)
+	expect(t, "keys block ip:10.0.0.0/33 --yes --http "+at, 2, `10.0.0.0/33" is no network`)
 	expect(t, "append --partitions 8 --redis "+redisURL, 1, "16", "8")
 	for format, c := range map[string][2]string{
 		"lines": {"user:5\n\"user:6\n{}\n", "warning: line 2 looks like JSON"},

@@ -21,9 +21,10 @@ func newKeys() *cobra.Command {
 (--http). If the server has tokens, the commands that change something need one with
 the scope admin.
 
-For block, exempt, limit, tier, clear and unblock a KEY with * or ? is a pattern, as in
-the match of a rule. One that ends in a network (ip:203.0.113.0/24, ip:2001:db8::/32)
-means the addresses of the network. A \ before *, ? and / means the character itself.`,
+For block, exempt, limit, tier, clear, unblock and history a KEY with * or ? is a
+pattern, as in the match of a rule. One that ends in a network (ip:203.0.113.0/24,
+ip:2001:db8::/32) means the addresses of the network. A \ before *, ?, / and \ means the
+character itself. show and reset, like check, take the KEY as it is.`,
 		Example: `  streamcounter keys show ip:203.0.113.9
   streamcounter keys reset user:42
   streamcounter keys block user:42 --for 1h --reason 'too many failed logins'

@@ -53,8 +53,9 @@ func limitCommand() *cobra.Command {
 			return body, err
 		})
 	cmd.Long = "Gives a key other limits than its rule. Each LIMIT/SPAN replaces the rule's window of the same\n" +
-		"SPAN, or is added; the other windows stay. With --all they are replaced too. What was counted\nstays counted."
-	cmd.Flags().BoolVar(&all, "all", false, "replace all windows of the rule")
+		"SPAN, or is added; the other windows stay. With --all they are replaced too, but for those that\n" +
+		"count different values. What was counted stays counted."
+	cmd.Flags().BoolVar(&all, "all", false, "replace all windows of the rule but those of values")
 	return cmd
 }
 
@@ -121,24 +122,34 @@ func setCommand(use, short, example string, what func(args []string) (map[string
 // confirmSeveral prints how many keys a pattern or a network covers, and asks whether to go on. On a terminal it asks
 // the user; otherwise --yes is required.
 func confirmSeveral(cmd *cobra.Command, c *settings.Config, target string, body map[string]any, yes bool) error {
-	if _, several, err := api.ParseTarget(target); err != nil || several == "" {
-		return err
+	_, several, err := api.ParseTarget(target)
+	switch {
+	case err != nil:
+		return settings.UsageError{Err: err}
+	case several == "":
+		return nil
 	}
 	var would api.OverrideSet
 	if _, err := askFor(cmd, c, http.MethodPut, overridePath(target)+"?dry_run=true", body, &would); err != nil {
 		return err
 	}
 	covers := cmp.Or(would.Covers, &api.Covered{})
-	more := ""
+	more, keys := "", "keys"
 	if covers.AtLeast {
 		more = "at least "
 	}
+	if covers.Keys == 1 {
+		keys = "key"
+	}
 	messages := cmd.ErrOrStderr()
-	fmt.Fprintf(messages, "%s covers %s%d known keys, %d of them throttled now, and all that come later\n",
-		would.Target(), more, covers.Keys, covers.Throttled)
+	fmt.Fprintf(messages, "%s covers %s%d known %s, %d of them throttled now, and all that come later\n",
+		would.Target(), more, covers.Keys, keys, covers.Throttled)
 	if covers.Keys == 0 && !covers.AtLeast {
-		fmt.Fprintf(messages, "warning: no key that is known fits %s. Is it the form of your keys, such as "+
-			"ip:203.0.113.0/24?\n", would.Target())
+		form := "" // a network without the prefix of the keys fits none
+		if slash := strings.LastIndexByte(would.Network, '/'); slash >= 0 {
+			form = ", which is for keys such as " + would.Network[:slash]
+		}
+		fmt.Fprintf(messages, "warning: no known key fits %s%s\n", would.Target(), form)
 	}
 	if yes {
 		return nil
@@ -322,7 +333,7 @@ func throttledText(t api.Throttled) string {
 	what := "blocked by an operator"
 	if !t.IsBlock() {
 		what = fmt.Sprintf("rule %s: %s", t.Rule, useText(t.Used, t.Limit,
-			"per "+cmp.Or(t.Period(), millis(t.WindowMs)), t.InFlight))
+			countedPer(t.Distinct, "per ")+cmp.Or(t.Period(), millis(t.WindowMs)), t.InFlight))
 	} else if t.Reason != "" {
 		what += ": " + t.Reason
 	}

@@ -79,7 +79,7 @@ func run(ctx context.Context, root *cobra.Command, args []string) int {
 		return 0
 	}
 	if text := err.Error(); text != "" {
-		fmt.Fprintln(root.ErrOrStderr(), "streamcounter: "+text)
+		fmt.Fprintln(root.ErrOrStderr(), "streamcounter: "+settings.WithoutIgnored(text, cmd.Flags()))
 	}
 	if exit, ok := errors.AsType[exitError](err); ok {
 		return exit.code

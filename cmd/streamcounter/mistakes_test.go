@@ -6,6 +6,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/windows"
 )
 
 // A wrong command line ends with 2 for every command, and the error says in one form what is wrong and what is
@@ -13,6 +14,7 @@ import (
 func TestWrongCommandLines(t *testing.T) {
 	const noRules = "missing --rules FILE (STREAMCOUNTER_RULES) or --rls-config; " +
 		"`streamcounter dev` runs with an example"
+	const noRedisURL = "expected redis://HOST:PORT, rediss:// or redis+sentinel://"
 	for line, want := range map[string]string{
 		"sreve":                     `unknown command "sreve" of streamcounter; did you mean serve?`,
 		"help sreve":                `unknown command "sreve" of streamcounter; did you mean serve?`,
@@ -45,7 +47,20 @@ func TestWrongCommandLines(t *testing.T) {
 			"tls://, ws:// or wss://",
 		"append --redis redis://a%zz": "--redis (STREAMCOUNTER_REDIS): redis://…: not a URL; " +
 			"expected redis://HOST:PORT",
+		"compare --redis foo --boundary": "--redis: …: " + noRedisURL,
+		"dev --redis foo":                "--redis: …: " + noRedisURL,
+		"dev --redis embedded:x":         "--redis: expected embedded or embedded:PORT",
+		"append --redis foo":             "--redis (STREAMCOUNTER_REDIS): …: " + noRedisURL,
+		"bench pipeline --redis foo":     "--redis: …: " + noRedisURL,
+		"bench pipeline --redis embedded": `--redis is "embedded": expected the URL of a running server, as ` +
+			"`streamcounter dev` prints it",
+		"bench --target http://h:1 --redis foo":               "--redis: …: " + noRedisURL,
+		"bench pipeline --redis redis://127.0.0.1:1 --rate 0": "--rate is 0: expected more than 0, at most 1000000",
+		"bench pipeline --redis redis://127.0.0.1:1 --algorithm leaky": `--algorithm: algorithm "leaky": want ` +
+			strings.Join(windows.Algorithms, ", "),
 		"watch --partitions 3": "unknown flag: --partitions",
+		"watch --rule x.>":     `--rule is "x.>": expected the name of a rule, 1 to 64 of a-z, 0-9 and -`,
+		"watch --rule=":        `--rule is "": expected the name of a rule, 1 to 64 of a-z, 0-9 and -`,
 	} {
 		code, _, errs := runProgram(t, "", strings.Fields(line)...)
 		if code != exitUsage || errs != "streamcounter: "+want+"\n" {

@@ -17,6 +17,7 @@ func TestWhatCommandsOfOperatorsSay(t *testing.T) {
   - {name: api, match: "user:*", windows: [{limit: 100, per: 1m}, {limit: 1000, per: month}], penalty: [1h, 2h]}
   - {name: web, match: "ip:*", windows: [{limit: 10, per: 1h}]}
   - {name: login, match: "login:*", windows: [{limit: 2, per: 1h, distinct: user}]}
+  - {name: daily, match: "daily:*", windows: [{limit: 5, per: 24h}, {limit: 50, per: 366d}]}
   - {name: probe, match: "probe:*", windows: [{limit: 5, per: 1h}], shadow: true}
 `))
 	at := fmt.Sprintf("127.0.0.1:%d", d.http)
@@ -39,7 +40,7 @@ func TestWhatCommandsOfOperatorsSay(t *testing.T) {
 
 		{"check ip:203.0.113.9 10", 0, nil},
 		{"check ip:198.51.100.1", 0, nil},
-		{"keys block ip:203.0.113.0/24", 1, []string{"ip:203.0.113.0/24 covers 1 known keys, 1 of them throttled now",
+		{"keys block ip:203.0.113.0/24", 1, []string{"ip:203.0.113.0/24 covers 1 known key, 1 of them throttled now",
 			"--yes"}},
 		{"check ip:203.0.113.8", 0, nil},
 		{"keys block ip:203.0.113.0/24 --yes", 0, []string{"covers 2 known keys, 1 of them throttled now", "blocked"}},
@@ -48,15 +49,30 @@ func TestWhatCommandsOfOperatorsSay(t *testing.T) {
 		{"keys unblock ip:203.0.113.8", 1, []string{"no block of its own: ip:203.0.113.0/24 blocks it"}},
 		{"keys overrides", 0, []string{"ip:203.0.113.0/24  blocked"}},
 		{"keys unblock ip:203.0.113.0/24", 0, []string{"no longer blocked"}},
-		{"keys block 10.0.0.0/8", 1, []string{"10.0.0.0/8 covers 0 known keys", "Is it the form of your keys"}},
+		{"keys block 10.0.0.0/8", 1, []string{"10.0.0.0/8 covers 0 known keys",
+			"warning: no known key fits 10.0.0.0/8, which is for keys such as 10.0.0.0\n"}},
+		{"keys block ip:192.0.2.0/24", 1, []string{"for keys such as ip:192.0.2.0\n"}},
+		{"keys block nobody:*", 1, []string{"warning: no known key fits nobody:*\n"}},
 		{"keys block *", 1, []string{"* covers 4 known keys, 1 of them throttled now", "nothing is set"}},
-		{"keys block ip:203.0.113.9/24 --yes", 1, []string{`expected "ip:203.0.113.0/24"`}},
+		{"keys block ip:203.0.113.9/24 --yes", 2, []string{`expected "ip:203.0.113.0/24"`}},
 		{"keys block nobody:1", 0, []string{"warning: no rule matches the key", `"user:*" (api), "ip:*" (web)`}},
-		{"keys limit nobody:1 5/1m", 1, []string{"no rule matches the key", `"user:*" (api)`}},
+		{"keys block user:1 --for 0s", 2, []string{`for: "0s"`}},
+		{"keys tier user:1 nope", 2, []string{`rule "nope"`}},
+		{"keys top --limit 51", 2, []string{"from 1 to 50"}},
+		{"keys top nope", 2, []string{`rule="nope"`}},
+		{"keys history user:1 --before x", 2, []string{`before="x"`}},
+		{"keys history user:*", 0, []string{`user:* is not one key. The history of the key with this name: ` +
+			`keys history 'user:\*'` + "\n"}},
+		{"keys history ip:203.0.113.0/24", 0, []string{`keys history 'ip:203.0.113.0\/24'`}},
+		{`keys history user:\*`, 0, []string{"no history\n"}},
+		{"keys limit nobody:1 5/1m", 2, []string{"no rule matches the key", `"user:*" (api)`}},
 
 		{"check login:1 --value user=alice", 0, []string{`1 of 2 values of "user" per 1h, 1 remaining`}},
 		{"keys show login:1 --values", 0, []string{`1 of 2 values of "user" per 1h`, `values of "user", last seen:`,
 			"  alice\n"}},
+		{"check login:1 --value user=bob", 0, nil},
+		{"keys throttled", 0, []string{`rule login: 2 of 2 values of "user" per 1h`}},
+		{"check daily:1", 0, []string{"1 of 5 used per 1d,", "1 of 50 used per 366d,"}},
 		{"check probe:1 3", 0, nil},
 		{"keys show probe:1", 0, []string{"rule none", "rule probe (shadow", "3 of 5 used per 1h,"}},
 		{"check user:2 100", 0, []string{"penalty, step 1 of 2, until"}},

@@ -22,7 +22,11 @@ import (
 	"github.com/streamcounter/streamcounter/internal/redact"
 	"github.com/streamcounter/streamcounter/internal/settings"
 	"github.com/streamcounter/streamcounter/internal/subscription"
+	"github.com/streamcounter/streamcounter/windows"
 )
+
+// everyRule stands for the names of all rules, as in a NATS subject.
+const everyRule = "*"
 
 func newWatch() *cobra.Command {
 	c := settings.New()
@@ -39,12 +43,15 @@ only, as the decision says the same.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runWatch(cmd, c, rule, asJSON) },
 	}
 	c.Flags(cmd, "nats", "prefix")
-	cmd.Flags().StringVar(&rule, "rule", "*", "only this rule")
+	cmd.Flags().StringVar(&rule, "rule", everyRule, "only this rule")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the payloads, one a line")
 	return cmd
 }
 
 func runWatch(cmd *cobra.Command, c *settings.Config, rule string, asJSON bool) error {
+	if err := windows.CheckName(rule); err != nil && rule != everyRule {
+		return settings.UsageErrorf("--rule is %q: %w", rule, err)
+	}
 	prefix := c.Stream.Prefix
 	log := c.OpenLog(cmd.ErrOrStderr())
 	closed := make(chan error, 1)
@@ -108,7 +115,7 @@ func (w *watcher) read(ctx context.Context, c subscription.Config) error {
 // connected tells a user who sees nothing yet that nothing has happened, or that the rule may have another name.
 func (w *watcher) connected() {
 	fmt.Fprintf(w.messages, "connected to %s: %d throttled, waiting\n", w.server, w.throttled)
-	if w.rule != "*" && w.throttled == 0 {
+	if w.rule != everyRule && w.throttled == 0 {
 		fmt.Fprintf(w.messages, "no decision of a rule %q is stored; is that its name?\n", w.rule)
 	}
 }

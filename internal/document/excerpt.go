@@ -97,7 +97,7 @@ func (d *Document) show(n *Node) string {
 		return "is a list"
 	case n.Tag == tagNull:
 		return "is empty"
-	case d.secret:
+	case d.secret && (n.Tag != tagWhole || len(n.Value) > 6): // a shorter number is no secret
 		return "is something else"
 	case n.Tag == tagText:
 		return strconv.Quote(n.Value)

@@ -3,6 +3,7 @@ package settings
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/pflag"
@@ -75,6 +76,16 @@ func FlagError(err error, fs *pflag.FlagSet) error {
 		}
 	}
 	return UsageError{Err: err}
+}
+
+// WithoutIgnored leaves out of an error's text the variables that the command with these flags does not read.
+func WithoutIgnored(text string, fs *pflag.FlagSet) string {
+	fs.VisitAll(func(f *pflag.Flag) {
+		if f.Annotations[envAnnotation] == nil {
+			text = strings.ReplaceAll(text, fmt.Sprintf("--%s (%s)", f.Name, EnvName(f.Name)), "--"+f.Name)
+		}
+	})
+	return text
 }
 
 // named returns a flag with its environment variable, if it has one.

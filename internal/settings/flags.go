@@ -83,8 +83,8 @@ func (l logLevel) Type() string          { return "level" }
 
 var zeroUnits = regexp.MustCompile(`([a-z])(0[ms])+$`)
 
-// DurationText formats a duration as people write it: 10m, not 10m0s.
-func DurationText(d time.Duration) string { return zeroUnits.ReplaceAllString(d.String(), "$1") }
+// durationText formats a duration as people write it: 10m, not 10m0s.
+func durationText(d time.Duration) string { return zeroUnits.ReplaceAllString(d.String(), "$1") }
 
 // shown returns the value of a field as people write it.
 func shown(field any) string {
@@ -96,7 +96,7 @@ func shown(field any) string {
 	case *int:
 		return fmt.Sprint(*p)
 	case *time.Duration:
-		return DurationText(*p)
+		return durationText(*p)
 	case *slog.Level:
 		return strings.ToLower(p.String())
 	}

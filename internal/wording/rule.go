@@ -39,7 +39,10 @@ func limits(r *windows.Rule) string {
 		parts = append(parts, strings.Join(counted, ", and ")+", "+algorithm(r))
 	}
 	if len(held) > 0 {
-		parts = append(parts, strings.Join(held, ", and "), "takes reservations only")
+		parts = append(parts, strings.Join(held, ", and "))
+		if !r.Shadow {
+			parts = append(parts, "takes reservations only, and none while Redis is away")
+		}
 	}
 	return strings.Join(parts, "; ")
 }

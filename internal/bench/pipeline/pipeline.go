@@ -80,12 +80,9 @@ type run struct {
 	renewed time.Time  // when the streams' expiry was last set
 }
 
-// Run measures. All keys begin with a random prefix and are removed at the end,
+// Run measures with a config that is valid. All keys begin with a random prefix and are removed at the end,
 // as are the two JetStream streams.
 func Run(ctx context.Context, c Config) (_ *Report, err error) {
-	if err := c.validate(); err != nil {
-		return nil, err
-	}
 	keys, err := stream.NewKeys("sc-bench-"+strings.ToLower(crand.Text()[:8]), c.Partitions)
 	if err != nil {
 		return nil, err
@@ -120,7 +117,8 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 	return out, nil
 }
 
-func (c *Config) validate() error {
+// Validate returns the first error, named by the flag of `streamcounter bench pipeline`.
+func (c Config) Validate() error {
 	switch {
 	case c.Drain < 0:
 		return fmt.Errorf("--drain is %d: expected at least 0", c.Drain)
