@@ -119,8 +119,9 @@ func printJSON(w io.Writer, body []byte) { fmt.Fprintf(w, "%s\n", bytes.TrimSpac
 
 func printWindows(w io.Writer, list []api.WindowState) {
 	for _, s := range list {
-		fmt.Fprintf(w, "  %s, %d remaining, empty %s\n", useText(s.Used, s.Limit,
-			countedPer(s.Distinct, "used per ")+cmp.Or(s.Period(), millis(s.WindowMs)), s.InFlight), s.Remaining, in(s.EmptyMs))
+		per := countedPer(s.Distinct, "used per ") + cmp.Or(s.Period(), millis(s.WindowMs))
+		fmt.Fprintf(w, "  %s, %d remaining, empty %s\n", useText(s.Used, s.Limit, per, s.InFlight), s.Remaining,
+			in(s.EmptyMs))
 	}
 }
 

@@ -192,7 +192,8 @@ func TestDevSuggestsWhatWorks(t *testing.T) {
 				if words[2] == "-d" {
 					method, body = http.MethodPost, words[3]
 				}
-				if resp, text := call(t, http.DefaultClient, method, words[len(words)-1], body); resp.StatusCode/100 != 2 {
+				resp, text := call(t, http.DefaultClient, method, words[len(words)-1], body)
+				if resp.StatusCode/100 != 2 {
 					t.Errorf("%s%s\n%s", line, resp.Status, text)
 				}
 			case strings.HasPrefix(line, "  redis-cli -u "):

@@ -30,8 +30,8 @@ left out: alerts if the server has no NATS, overrides if the token lacks the sco
 	showAnswer(cmd, path, func(h api.History) error {
 		printHistory(cmd.OutOrStdout(), h)
 		if several := h.Pattern + h.Network; several != "" { // the name of a key that `keys throttled` lists may be one
-			fmt.Fprintf(cmd.ErrOrStderr(), "%s is not one key. The history of the key with this name: keys history %s\n",
-				several, quote(api.TargetOfKey(several)))
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s is not one key. The history of the key with this name: "+
+				"keys history %s\n", several, quote(api.TargetOfKey(several)))
 		}
 		for _, what := range h.LeftOut {
 			fmt.Fprintln(cmd.ErrOrStderr(), "left out: "+what)

@@ -28,7 +28,7 @@ func TestSinksCommands(t *testing.T) {
 		"sinks:\n  - {name: chat, type: slack, url: %q, levels: [80]}\n", server.URL+"/secret-path"))
 	expect(t, "sinks check "+file, 0, "chat: slack at "+server.URL+"; all rules, all keys, levels 80%\n")
 	bad := testkit.WriteFile(t, "sinks.yml", "sinks:\n  - {name: chat, type: slak, url: \"https://e.com\"}\n")
-	expect(t, "sinks check "+bad, 1, "sinks.yml:2:24: type of sink chat: want webhook, alertmanager or slack")
+	expect(t, "sinks check "+bad, 1, "sinks.yml:2:24: type of sink chat: it is \"slak\": want webhook, alertmanager")
 	expect(t, "sinks test chat --sinks "+file, 0, "sink chat: the endpoint took the sample\n")
 	if n := calls.Load(); n != 1 {
 		t.Errorf("%d calls", n)
