@@ -7,7 +7,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -188,4 +191,24 @@ func (s *sweeper) lookAtPatterns(ctx context.Context, fits func(key string) bool
 		}
 	}
 	return s.sweepWhere(ctx, fits, overrides.Field)
+}
+
+// kindOf returns what is done with a record that is due.
+func kindOf(field string) string {
+	if _, ok := counters.ReservationOf(field); ok {
+		return "ending reservations"
+	} else if _, ok := overrides.TargetOf(field); ok {
+		return "ending overrides"
+	}
+	return "sweeping levels"
+}
+
+// blocking returns the name of a key of a partition that is of another type than ours, but for which the partition is
+// not quarantined: it stops only the reservations, or only the overrides. Empty: there is no such key.
+func (q *quarantine) blocking(ctx context.Context, p int) string {
+	pipe := q.redis.Pipeline()
+	asked := []redis.Cmder{pipe.HLen(ctx, q.keys.Reservations(p)), pipe.HLen(ctx, q.keys.Overrides(p)),
+		pipe.XLen(ctx, q.keys.Audit(p))}
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	return eventlog.TypesIn(asked).Wrong
 }

@@ -84,16 +84,6 @@ func (q *quarantine) examine(ctx context.Context, parts ...int) (quarantined boo
 	return quarantined, err
 }
 
-// blocking returns the name of a key of a partition that is of another type than ours, but for which the partition is
-// not quarantined: it stops only the reservations, or only the overrides. Empty: there is no such key.
-func (q *quarantine) blocking(ctx context.Context, p int) string {
-	pipe := q.redis.Pipeline()
-	asked := []redis.Cmder{pipe.HLen(ctx, q.keys.Reservations(p)), pipe.HLen(ctx, q.keys.Overrides(p)),
-		pipe.XLen(ctx, q.keys.Audit(p))}
-	_, _ = pipe.Exec(ctx) // each command has its own error
-	return eventlog.TypesIn(asked).Wrong
-}
-
 func (q *quarantine) begin(p int, key string) {
 	q.mu.Lock()
 	_, before := q.until[p]

@@ -11,7 +11,6 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
-	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/internal/reservations"
@@ -234,17 +233,12 @@ func (s *sweeper) sweep(ctx context.Context, p int, now int64) error {
 	return nil
 }
 
-// look sweeps some records of a partition, each kind by itself: if the reservations or the overrides of a partition
-// cannot be read, its levels do not wait.
+// look sweeps some records of a partition, each kind by itself: if the records of another kind cannot be read, the
+// levels do not wait.
 func (s *sweeper) look(ctx context.Context, p int, fields []string) (failed error) {
 	kinds := map[string][]string{}
 	for _, field := range fields {
-		kind := "sweeping levels"
-		if _, ok := counters.ReservationOf(field); ok {
-			kind = "ending reservations"
-		} else if _, ok := overrides.TargetOf(field); ok {
-			kind = "ending overrides"
-		}
+		kind := kindOf(field)
 		kinds[kind] = append(kinds[kind], field)
 	}
 	for kind, list := range kinds {
