@@ -335,6 +335,29 @@ func TestAChargeEndsADenial(t *testing.T) {
 	}
 }
 
+// So does a renewal: the reserved units stay for longer.
+func TestARenewalEndsADenial(t *testing.T) {
+	p, clock, _ := one(t)
+	_, err := p.Reset(t.Context(), "user:1")
+	testkit.Must(t, err)
+	*clock++
+	held, err := p.Reserve(t.Context(), api.ReservationRequest{
+		CheckRequest: api.CheckRequest{Key: "user:1", Cost: 4}, TTLMs: 30_000})
+	testkit.Must(t, err)
+	for range 3 {
+		p.ask(t, 8)
+		*clock++
+	}
+	if a := p.ask(t, 8); a.Source != api.SourceCache || a.RetryAfterMs > 90_000 {
+		t.Fatalf("%+v, expected an answer from memory", a)
+	}
+	_, err = p.Renew(t.Context(), held.ID, api.RenewRequest{TTLMs: time.Hour.Milliseconds()})
+	testkit.Must(t, err)
+	if a := p.ask(t, 8); a.Source != api.SourceRedis || a.RetryAfterMs < time.Hour.Milliseconds() {
+		t.Errorf("%+v, expected to wait for an hour", a)
+	}
+}
+
 // A process notices at once that it gave units back itself, and within freshFor that another process did.
 func TestWhatIsGivenBackIsKnown(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -133,7 +133,9 @@ func (s *Service) settle(ctx context.Context, id string, op reservations.SettleO
 	}
 	out = api.Settlement{ID: id, ExpiresMs: got.ExpiresMs, SettledMs: got.SettledMs, Keys: []api.KeyState{}}
 	for _, k := range got.Keys {
-		if op != reservations.Renew { // which frees nothing
+		if op == reservations.Renew { // which frees nothing: the units stay for longer
+			s.denials.charged(k.Key, s.denials.now())
+		} else {
 			s.changed(k.Key, freed)
 		}
 		if k.Plan != nil {

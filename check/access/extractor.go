@@ -111,7 +111,10 @@ func one(h http.Header, name string) (string, error) {
 }
 
 // parameters are the parameters of a path's segment (RFC 3986, 3.3), which many backends remove.
-var parameters = regexp.MustCompile(`;[^/]*`)
+var (
+	parameters   = regexp.MustCompile(`;[^/]*`)
+	encodedSlash = regexp.MustCompile(`%2[fF]`)
+)
 
 // segments returns the first parts of a path, as a server would understand it: "/a" for //a/, /./a, /%61, /x/../a,
 // /a;x=1, /a#b and \\a. Otherwise a limit could be avoided with another form of the path.
@@ -125,9 +128,14 @@ func (x *extractor) segments(uri string) (string, error) {
 	if !strings.Contains(u.Path, "..") {
 		return key, nil
 	}
-	// Servers disagree about which segment a .. removes: that of /x\y, /; and // before it.
-	for view := range 8 {
+	// Servers disagree about which segment a .. removes: that of /x%2fy, /x\y, /; and // before it.
+	const slash = "\x00" // that is encoded
+	encoded, _ := url.PathUnescape(encodedSlash.ReplaceAllString(u.EscapedPath(), slash))
+	for view := range 16 {
 		p := u.Path
+		if view&8 != 0 {
+			p = encoded
+		}
 		if view&1 != 0 {
 			p = strings.ReplaceAll(p, `\`, "/")
 		}
@@ -137,7 +145,7 @@ func (x *extractor) segments(uri string) (string, error) {
 		if view&4 != 0 { // empty segments stay
 			p = strings.ReplaceAll(strings.ReplaceAll(p, "//", "/;/"), "//", "/;/")
 		}
-		if x.first(cleaned(path.Clean("/"+p))) != key {
+		if x.first(cleaned(strings.ReplaceAll(path.Clean("/"+p), slash, "/"))) != key {
 			return "", fmt.Errorf("%w: servers differ in what the path %s means", api.ErrBadRequest, api.Shorten(uri))
 		}
 	}
