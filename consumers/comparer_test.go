@@ -96,7 +96,7 @@ func TestOverwrittenDecisionsAreRestated(t *testing.T) {
 func TestDecisionsThatRedisLostAreReleased(t *testing.T) {
 	each(t, func(t *testing.T, url string) {
 		ctx, hour := context.Background(), []windows.Window{{Limit: 10, Per: time.Hour}}
-		w := newWorld(t, url, &windows.Rule{Name: "api", Match: "*", Windows: hour},
+		w := newWorld(t, url, &windows.Rule{Name: "api", Match: "*", Windows: hour, Alerts: []int{50}},
 			&windows.Rule{Name: "watched", Match: "*", Windows: hour, Shadow: true})
 		publisher, _ := w.publisher(t)
 		stands := func(rule, key string) api.Transition {
@@ -114,6 +114,8 @@ func TestDecisionsThatRedisLostAreReleased(t *testing.T) {
 				return d.State == state, fmt.Sprintf("%+v", d)
 			})
 		}
+		half := w.keyIn(0, "half") // Redis knows a lower level of it
+		w.append(api.Event{Key: half, Count: 5})
 		set := w.counter.NewOverrides(nil)
 		w.start(publisher, func(c *consumers.Config) {
 			c.Rules = windows.Under(set, c.Rules)
@@ -124,6 +126,12 @@ func TestDecisionsThatRedisLostAreReleased(t *testing.T) {
 		long := keyOf(w.keys, 0, strings.Repeat("k", 300)) // its subject has a hash
 		lost := [][2]string{{"api", w.keyIn(0, "lost")}, {"watched", w.keyIn(0, "lost")}, {"api", long},
 			{"watched", long}, {"override", w.keyIn(0, "blocked")}}
+		var before string
+		w.eventually("half of the limit is used", func() (bool, string) {
+			before = w.redis.HGet(ctx, w.keys.Levels(0), half).Val()
+			return before != "", before
+		})
+		lost = append(lost, [2]string{"api", half}, [2]string{"watched", half})
 		for _, x := range append(lost, [2]string{"api", w.keyIn(1, "well")}) {
 			if x[0] == "api" {
 				w.append(api.Event{Key: x[1], Count: 10})
@@ -132,14 +140,18 @@ func TestDecisionsThatRedisLostAreReleased(t *testing.T) {
 		}
 		well := stands("api", w.keyIn(1, "well"))
 		names := []string{w.keys.Levels(0), w.keys.Due(0), w.keys.Overrides(0)}
-		for _, key := range []string{lost[0][1], long} {
+		for _, key := range []string{lost[0][1], long, half} {
 			for _, form := range lua.Forms() {
 				names = append(names, w.keys.Counter(0, form, key))
 			}
 		}
 		testkit.Must(t, w.redis.Del(ctx, names...).Err())
+		testkit.Must(t, w.redis.HSet(ctx, w.keys.Levels(0), half, before).Err())
 		for _, x := range lost {
 			becomes(x[0], x[1], api.StateReleased)
+		}
+		if now := w.redis.HGet(ctx, w.keys.Levels(0), half).Val(); now != before {
+			t.Errorf("the record of the lower level is %q, was %q", now, before)
 		}
 		w.shows("decisions_restated_total", float64(len(lost)))
 		if now := stands("api", w.keyIn(1, "well")); now.Version != well.Version {

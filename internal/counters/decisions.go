@@ -65,9 +65,19 @@ func decisionOf(field, record string) (Decision, bool) {
 	return d, true
 }
 
-// Release ends a published decision whose record Redis has lost. It writes the record again, unless there is one, and
-// sweeps it. It returns how many transitions it wrote.
+// endsAlone is the end of the field for a decision that is released although its key has another record. No rule has
+// such a name, so a sweep ends the decision as one of a rule that was removed.
+const endsAlone = "\nlost decision"
+
+// Release ends a published decision whose record Redis has lost. It writes the record again, and sweeps it. If the key
+// has a record without this decision (of a lower level, or of another rule), that record stays, and the decision ends.
+// Release returns how many transitions it wrote.
 func (s *Redis) Release(ctx context.Context, p int, rules *windows.Rules, d *api.Transition) (int64, error) {
+	// A greater version would count on in all later versions of the key.
+	if now := s.clockMs(time.Now().UnixMilli()); max(d.Version, d.SinceMs) > now+(24*time.Hour).Milliseconds() {
+		return 0, fmt.Errorf("the decision on %s has the version %d and begins at %d: another program published it",
+			api.ThrottleSubject(s.keys.Prefix, d.Rule, d.Key), d.Version, d.SinceMs)
+	}
 	field, shadow := d.Key, 0
 	if d.Shadow {
 		shadow = 1
@@ -77,16 +87,28 @@ func (s *Redis) Release(ctx context.Context, p int, rules *windows.Rules, d *api
 	}
 	record := fmt.Sprintf("%s;lost;%d!%d,%d,%d,%d,0,%d", d.Rule, d.Version, d.WindowMs, d.Limit, d.SinceMs, d.UntilMs,
 		shadow)
-	// If this process dies before the sweep, another one sweeps the record.
-	if err := s.Postpone(ctx, p, []string{field}, time.Second); err != nil {
-		return 0, err
+	written, err := s.writeLost(ctx, p, field, record)
+	if err == nil && !written && !d.IsBlock() {
+		have, ok := decisionOf(field, s.redis.HGet(ctx, s.keys.Levels(p), field).Val())
+		if ok && have.Rule == d.Rule {
+			return 0, nil // it was decided again meanwhile
+		}
+		field = d.Key + endsAlone
+		written, err = s.writeLost(ctx, p, field, record)
 	}
-	written, err := s.redis.HSetNX(ctx, s.keys.Levels(p), field, record).Result()
 	if err != nil || !written {
 		return 0, err
 	}
 	transitions, _, err := s.Sweep(ctx, p, rules, []string{field})
 	return transitions, err
+}
+
+// writeLost writes a record if its field has none. If this process dies before it sweeps the record, another one does.
+func (s *Redis) writeLost(ctx context.Context, p int, field, record string) (written bool, err error) {
+	if err := s.Postpone(ctx, p, []string{field}, time.Second); err != nil {
+		return false, err
+	}
+	return s.redis.HSetNX(ctx, s.keys.Levels(p), field, record).Result()
 }
 
 // Restate publishes the throttle decisions of these records of partition p again, as renewals, if
