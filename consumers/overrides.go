@@ -7,10 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/streamcounter/streamcounter/internal/counters"
-	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -201,14 +198,4 @@ func kindOf(field string) string {
 		return "ending overrides"
 	}
 	return "sweeping levels"
-}
-
-// blocking returns the name of a key of a partition that is of another type than ours, but for which the partition is
-// not quarantined: it stops only the reservations, or only the overrides. Empty: there is no such key.
-func (q *quarantine) blocking(ctx context.Context, p int) string {
-	pipe := q.redis.Pipeline()
-	asked := []redis.Cmder{pipe.HLen(ctx, q.keys.Reservations(p)), pipe.HLen(ctx, q.keys.Overrides(p)),
-		pipe.XLen(ctx, q.keys.Audit(p))}
-	_, _ = pipe.Exec(ctx) // each command has its own error
-	return eventlog.TypesIn(asked).Wrong
 }

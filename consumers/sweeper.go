@@ -259,7 +259,7 @@ func (s *sweeper) lookAt(ctx context.Context, p int, kind string, fields []strin
 	if err == nil {
 		s.outages.note(step, p, nil)
 	} else if redisclient.IsRefusal(err) && !s.isQuarantined(ctx, p, err) {
-		if name := s.quarantine.blocking(ctx, p); name != "" {
+		if name := eventlog.TypesOf(ctx, s.config.Redis, s.config.Keys, []int{p})[p].Beside; name != "" {
 			err = fmt.Errorf("a foreign key has the wrong type: %s: %w", name, err)
 		}
 		s.outages.note(step, p, err)

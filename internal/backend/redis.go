@@ -43,18 +43,38 @@ func DialRedis(ctx context.Context, target string, opts *redis.UniversalOptions)
 	c := openRedisClient(opts)
 	ping, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	err := c.Ping(ping).Err()
+	err := pingAny(ping, c)
 	if err == nil && !opts.IsClusterMode && opts.MasterName == "" && isClusterNode(ping, c) {
 		_ = c.Close()
 		opts.IsClusterMode = true
 		c = openRedisClient(opts)
-		err = c.Ping(ping).Err()
+		err = pingAny(ping, c)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("no Redis answers at %s: %w%s", redact.URL(target), err,
 			besideDev("redis", target)), c.Close())
 	}
 	return c, nil
+}
+
+// pingAny returns no error if a server answers. On a Cluster, Ping would ask one node, which may be a silent one.
+func pingAny(ctx context.Context, c redis.UniversalClient) error {
+	cluster, ok := c.(*redis.ClusterClient)
+	if !ok {
+		return c.Ping(ctx).Err()
+	}
+	var answered atomic.Bool
+	err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+		err := node.Ping(ctx).Err()
+		if err == nil {
+			answered.Store(true)
+		}
+		return err
+	})
+	if answered.Load() {
+		return nil
+	}
+	return err
 }
 
 // isClusterNode reads the server's mode. Every user may send HELLO, whatever their rights.

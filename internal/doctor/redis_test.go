@@ -171,7 +171,8 @@ func TestWrongTypes(t *testing.T) {
 	operator, c := streamtest.Connect(t, secured.As("operator")), streamtest.Connect(t, secured.As("doctor"))
 	testkit.Must(t, stream.CheckMeta(ctx, operator, k))
 	testkit.Must(t, operator.XAdd(ctx, &redis.XAddArgs{Stream: k.Events(5), Values: []any{"key", "k"}}).Err())
-	for _, key := range []string{k.Events(4), k.Levels(4), k.Due(4), k.Outbox(4), k.IDs(4), k.Dead(4), k.Meta()} {
+	for _, key := range []string{k.Events(4), k.Levels(4), k.Due(4), k.Outbox(4), k.IDs(4), k.Dead(4), k.Meta(),
+		k.Reservations(4), k.Overrides(4), k.Audit(4)} {
 		kept := operator.Dump(ctx, key).Val()
 		testkit.Must(t, operator.Set(ctx, key, "x", 0).Err())
 		findings := look(t, c)

@@ -68,6 +68,9 @@ func stateOf(ctx context.Context, c redis.UniversalClient, config RedisConfig) [
 	for p, l := range looks {
 		b, known := backlogs[p]
 		key, err := l.failed()
+		if types[p].Beside != "" {
+			wrong = append(wrong, types[p].Beside)
+		}
 		if is := types[p]; is.Wrong != "" || key != "" {
 			wrong = append(wrong, cmp.Or(is.Wrong, key))
 			continue
@@ -143,7 +146,8 @@ func partsOf(k *stream.Keys, retention time.Duration, wrong, unseenIn []string, 
 	all []Finding) {
 	if len(wrong) > 0 {
 		all = append(all, wrongType("state.types", wrong...).as(Problem,
-			fmt.Sprintf("`work` leaves the partition alone until the key is gone; events are lost after %v", retention),
+			fmt.Sprintf("until the key is gone, `work` leaves the partition alone (events are lost after %v), or its "+
+				"reservations or overrides fail", retention),
 			"RENAME "+wrong[0]+" away, or delete it"))
 	}
 	if types != nil {

@@ -14,28 +14,35 @@ import (
 type Types struct {
 	Wrong string // the name of a key; empty if all are right
 	Err   error  // another error, if no key is known to be wrong
+	// Beside is like Wrong, for the keys without which only reservations or overrides stop.
+	Beside string
 }
 
 // TypesOf examines the types of partitions' own keys.
 func TypesOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys, parts []int) map[int]Types {
 	pipe := c.Pipeline()
-	asked := make(map[int][]redis.Cmder, len(parts))
+	asked, beside := make(map[int][]redis.Cmder, len(parts)), make(map[int][]redis.Cmder, len(parts))
 	for _, p := range parts {
 		asked[p] = []redis.Cmder{
 			pipe.XLen(ctx, k.Events(p)), pipe.XLen(ctx, k.Outbox(p)), pipe.HLen(ctx, k.Levels(p)),
 			pipe.ZCard(ctx, k.Due(p)), pipe.ZCard(ctx, k.IDs(p)),
 		}
+		beside[p] = []redis.Cmder{
+			pipe.HLen(ctx, k.Reservations(p)), pipe.HLen(ctx, k.Overrides(p)), pipe.XLen(ctx, k.Audit(p)),
+		}
 	}
 	_, _ = pipe.Exec(ctx) // each command has its own error
 	all := make(map[int]Types, len(parts))
 	for _, p := range parts {
-		all[p] = TypesIn(asked[p])
+		is := typesIn(asked[p])
+		is.Beside = typesIn(beside[p]).Wrong
+		all[p] = is
 	}
 	return all
 }
 
-// TypesIn reads the replies to commands, each of which fails if its key has another type than ours.
-func TypesIn(asked []redis.Cmder) (is Types) {
+// typesIn reads the replies to commands, each of which fails if its key has another type than ours.
+func typesIn(asked []redis.Cmder) (is Types) {
 	for _, cmd := range asked {
 		switch e := cmd.Err(); {
 		case e == nil:
