@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"time"
 )
@@ -45,7 +46,15 @@ func OpenList[T any](name string, log *slog.Logger, parse func([]File) (T, error
 	if err := f.load(f.read()); err != nil {
 		return nil, err
 	}
+	if slices.ContainsFunc(f.seen.files, isPipe) {
+		f.parse = nil // a pipe says nothing more, so the value is fixed
+	}
 	return f, nil
+}
+
+func isPipe(f File) bool {
+	info, err := os.Stat(f.Path)
+	return err == nil && !info.Mode().IsRegular()
 }
 
 // Fixed returns a value without files, which never changes.
@@ -102,7 +111,7 @@ func (f *Files[T]) read() look {
 	if err != nil {
 		return look{err: fmt.Errorf("load %s: %w", f.name, err)}
 	}
-	first := f.present.Load() == nil // later, a pipe has nothing more to say
+	first := f.present.Load() == nil // it may be a pipe then
 	files, err := readAll(f.name, first, paths)
 	return look{files, err}
 }
