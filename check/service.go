@@ -159,10 +159,7 @@ func (s *Service) Reset(ctx context.Context, key string) (bool, error) {
 	defer cancel()
 	had, err := s.config.Counter.Reset(ctx, plan, key)
 	s.changed(key, reset)
-	if err != nil {
-		return false, fmt.Errorf("%w: %w", api.ErrUnavailable, err)
-	}
-	return had, nil
+	return had, unwritten(err)
 }
 
 // Throttled returns the first n decisions after one that a key is over a limit or blocked, ordered by their end and
