@@ -8,9 +8,11 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
@@ -62,6 +64,9 @@ func pathOf(r *http.Request) (path string, params map[string]string) {
 	return r.URL.Path, nil
 }
 
+// slowBody is for a body that is not there at the deadline of the connection.
+const slowBody = "slow"
+
 // ask sends a request and compares the answer with the document. If the request succeeds, it compares the request
 // too.
 func (d *described) ask(h http.Handler, r *http.Request, body string, want int) {
@@ -71,6 +76,9 @@ func (d *described) ask(h http.Handler, r *http.Request, body string, want int) 
 	if r.Body = http.NoBody; body != "" {
 		r.Body, r.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
 		r.Header.Set("Content-Type", "application/json")
+	}
+	if body == slowBody {
+		r.Body = io.NopCloser(iotest.ErrReader(os.ErrDeadlineExceeded))
 	}
 	item := d.doc.Paths.Value(path)
 	if item == nil || item.GetOperation(r.Method) == nil {
@@ -245,6 +253,7 @@ func (d *described) askRoutes(ask asker, open, guarded *httpapi.Router) {
 		}
 		if route.Method == "POST" || route.Method == "PUT" {
 			ask(open, 415, route.Method, target, "{}", "Content-Encoding: gzip")
+			ask(open, 408, route.Method, target, slowBody)
 		}
 		for path, body := range map[string]string{"/v1/check": `{"key":"user:1"}`, "/v1/keys/": "",
 			"/v1/throttled": "", "/v1/decisions": "", "/v1/decisions/stream": "",
