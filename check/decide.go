@@ -314,7 +314,7 @@ func (s *Service) resolve(ctx context.Context, asks []counters.Request, v counte
 			policy = windows.OnErrorLocal
 		}
 	}
-	s.outage.byPolicy(policy, len(asks), err)
+	s.outage.byPolicy(policy, asks, err)
 	switch policy {
 	case windows.OnErrorDeny:
 		return decision{Verdict: counters.Verdict{Atomic: true}, source: api.SourcePolicy, outcome: "error_deny",

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sony/gobreaker/v2"
 
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -28,6 +29,7 @@ type outage struct {
 	failure int          // number of the last failure that followed an answer of Redis
 	since   time.Time
 	why     error                   // of the last failure
+	last    counters.Request        // a request of the last check that on_error decided
 	decided map[windows.OnError]int // policy → checks, one per key
 }
 
@@ -39,18 +41,18 @@ func newOutage(log *slog.Logger, rules func() *windows.Rules) *outage {
 		open: map[int]bool{}, decided: map[windows.OnError]int{}}
 }
 
-// byPolicy counts checks that on_error decided because of an error.
-func (o *outage) byPolicy(policy windows.OnError, checks int, why error) {
+// byPolicy counts checks that on_error decided because of an error, one per request.
+func (o *outage) byPolicy(policy windows.OnError, asks []counters.Request, why error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.why = why
+	o.why, o.last = why, asks[0]
 	if len(o.decided) == 0 && len(o.open) == 0 {
 		o.since = time.Now()
 		o.failure++
 		failure := o.failure
 		o.after(outageAfter, func() { o.unanswered(failure) })
 	}
-	o.decided[policy] += checks
+	o.decided[policy] += len(asks)
 	o.failing.Store(true)
 }
 
@@ -95,6 +97,16 @@ func (o *outage) changed(shard int, to gobreaker.State, why error) {
 	}
 }
 
+// undecided returns a request that on_error decided in the outage. It is empty if there is no outage.
+func (o *outage) undecided() (last counters.Request) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.begun {
+		last = o.last
+	}
+	return last
+}
+
 // now returns the time since which on_error decides, and how many checks it decided. The time is zero if on_error
 // does not decide.
 func (o *outage) now() (since time.Time, checks map[windows.OnError]int) {
@@ -130,7 +142,7 @@ func (o *outage) end() {
 			"checks_allow", o.decided[windows.OnErrorAllow], "checks_deny", o.decided[windows.OnErrorDeny],
 			"checks_local", o.decided[windows.OnErrorLocal])
 	}
-	o.begun = false
+	o.begun, o.last = false, counters.Request{}
 	clear(o.decided)
 	o.failing.Store(false)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -73,7 +74,7 @@ func TestAnOutageIsToldOnce(t *testing.T) {
 			began["level"] != "ERROR" || began["error"] == nil {
 			t.Errorf("the beginning: %v", began)
 		}
-		if since, checks := s.Outage(); since.IsZero() || checks[windows.OnErrorDeny] != 5 {
+		if since, checks := s.Outage(t.Context()); since.IsZero() || checks[windows.OnErrorDeny] != 5 {
 			t.Errorf("on_error decides since %v: %v", since, checks)
 		}
 		server.Start()
@@ -90,10 +91,49 @@ func TestAnOutageIsToldOnce(t *testing.T) {
 			ended["took"] == nil {
 			t.Errorf("the end, after %d checks: %v", asked, ended)
 		}
-		if since, _ := s.Outage(); !since.IsZero() {
+		if since, _ := s.Outage(t.Context()); !since.IsZero() {
 			t.Errorf("on_error still decides, since %v", since)
 		}
 	}
+}
+
+// An outage ends for who asks about it, even if no check comes after it, but not while Redis refuses writes alone.
+func TestAnOutageEndsWithoutChecks(t *testing.T) {
+	server := streamtest.OwnRedis(t)
+	c := streamtest.Connect(t, server.Addr())
+	s := newService(t, c, Config{Timeout: time.Second, Log: slog.New(slog.DiscardHandler)}, &windows.Rule{Name: "api",
+		Match: "*", OnError: windows.OnErrorAllow, Windows: []windows.Window{{Limit: 1, Per: time.Hour}}})
+	s.outage.after = func(_ time.Duration, f func()) { time.AfterFunc(0, f) }
+	ask := func(key string) {
+		asks := []counters.Request{{Plan: s.config.Rules().Match(key), Key: key, Cost: 1}}
+		s.decide(t.Context(), &call{asks: asks})
+	}
+	over := func(want bool) {
+		t.Helper()
+		streamtest.Eventually(t, 10*time.Second, "the outage is known", func() (bool, string) {
+			since, checks := s.Outage(t.Context())
+			return since.IsZero() == want, fmt.Sprint(since, checks)
+		})
+	}
+	ask("k1") // the library is there
+	testkit.Must(t, c.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	ask("k2")
+	over(false)
+	testkit.Must(t, c.Ping(t.Context()).Err())
+	over(false)
+	testkit.Must(t, c.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	over(true)
+	if st, err := s.Peek(t.Context(), "k2"); err != nil || st.Windows[0].Used != 0 {
+		t.Errorf("%+v, %v: the question about the outage was charged", st, err)
+	}
+
+	server.Stop()
+	for range 6 { // the breaker opens
+		ask("k3")
+	}
+	over(false)
+	server.Start()
+	over(true)
 }
 
 // One check that fails is logged too, if Redis answers no other check within a second: a process with little to do
@@ -127,17 +167,17 @@ func TestAnOutageOfFewChecksIsTold(t *testing.T) {
 		}
 		out.Reset()
 	}
-	o.byPolicy(windows.OnErrorAllow, 1, errors.New("away")) // a slow answer
+	o.byPolicy(windows.OnErrorAllow, make([]counters.Request, 1), errors.New("away")) // a slow answer
 	o.byRedis()
 	later[0]()
 	said()
 
-	o.byPolicy(windows.OnErrorAllow, 1, errors.New("away"))
+	o.byPolicy(windows.OnErrorAllow, make([]counters.Request, 1), errors.New("away"))
 	later[0]() // of the failure before
 	said()
 	later[1]()
 	said("on_error does until")
-	o.byPolicy(windows.OnErrorAllow, 2, errors.New("away"))
+	o.byPolicy(windows.OnErrorAllow, make([]counters.Request, 2), errors.New("away"))
 	o.changed(0, gobreaker.StateOpen, nil) // no second line
 	o.byRedis()                            // of another shard
 	said()
@@ -146,7 +186,7 @@ func TestAnOutageOfFewChecksIsTold(t *testing.T) {
 	o.byRedis()
 	said()
 
-	o.byPolicy(windows.OnErrorAllow, 1, errors.New("away"))
+	o.byPolicy(windows.OnErrorAllow, make([]counters.Request, 1), errors.New("away"))
 	later[2]()
 	o.byRedis()
 	said("on_error does until", `"checks_allow":1`)

@@ -2,6 +2,7 @@ package check
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/overrides"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -140,7 +142,7 @@ func (s *Service) SetOverride(ctx context.Context, one api.Override, lasts time.
 	if err == nil {
 		err = s.restate(ctx, one.Key)
 	}
-	return api.OverrideSet{Override: one, OverrideEffect: s.config.Rules().Effect(one)}, unavailable(err)
+	return api.OverrideSet{Override: one, OverrideEffect: s.config.Rules().Effect(one)}, unwritten(err)
 }
 
 // PreviewOverride returns what SetOverride would do, and how many keys a pattern or a network covers. It sets
@@ -172,7 +174,7 @@ func (s *Service) ClearOverride(ctx context.Context, key, pattern, by, reason st
 	if err == nil && had {
 		err = s.restate(ctx, key)
 	}
-	return had, unavailable(err)
+	return had, unwritten(err)
 }
 
 // restate writes the current decisions of a key whose override changed. Workers write those of the keys of a pattern.
@@ -230,4 +232,12 @@ func unavailable(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w: %w", api.ErrUnavailable, err)
+}
+
+// unwritten is unavailable for the error of a write: it also wraps api.ErrOutcomeUnknown if Redis may do the write.
+func unwritten(err error) error {
+	if err == nil || api.NameOf(err) != "" || errors.Is(err, context.Canceled) || redisclient.NotSent(err) {
+		return unavailable(err)
+	}
+	return fmt.Errorf("%w: %w: it may be sent again: %w", api.ErrUnavailable, api.ErrOutcomeUnknown, err)
 }

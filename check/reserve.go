@@ -11,7 +11,6 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
-	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -203,8 +202,8 @@ func (s *Service) onShard(ctx, within context.Context, shard int, ask func() err
 		return nil
 	case ctx.Err() != nil:
 		return fmt.Errorf("reservation: %w", ctx.Err())
-	case errors.Is(err, api.ErrNotSent), redisclient.NotSent(err):
+	case errors.Is(err, api.ErrNotSent):
 		return fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 	}
-	return fmt.Errorf("%w: %w: it may be sent again: %w", api.ErrUnavailable, api.ErrOutcomeUnknown, err)
+	return unwritten(err)
 }

@@ -159,10 +159,7 @@ func (s *Service) Reset(ctx context.Context, key string) (bool, error) {
 	defer cancel()
 	had, err := s.config.Counter.Reset(ctx, plan, key)
 	s.changed(key, reset)
-	if err != nil {
-		return false, fmt.Errorf("%w: %w", api.ErrUnavailable, err)
-	}
-	return had, nil
+	return had, unwritten(err)
 }
 
 // Throttled returns the first n decisions after one that a key is over a limit or blocked, ordered by their end and
@@ -180,8 +177,19 @@ func (s *Service) Overview(ctx context.Context, n int) (api.Overview, error) {
 }
 
 // Outage returns the time since which on_error decides checks of this process because Redis does not answer, and how
-// many checks each policy decided. The time is zero if Redis decides.
-func (s *Service) Outage() (since time.Time, checks map[windows.OnError]int) { return s.outage.now() }
+// many checks each policy decided. The time is zero if Redis decides. If on_error decides, it asks Redis first,
+// because no check may have come since. To give back no units is a write for Redis: a PING or a look may work alone.
+func (s *Service) Outage(ctx context.Context) (since time.Time, checks map[windows.OnError]int) {
+	if last := s.outage.undecided(); last.Plan != nil {
+		within, cancel := context.WithTimeout(ctx, s.config.Timeout)
+		defer cancel()
+		_ = s.onShard(ctx, within, s.config.Counter.Shard(last.Key), func() error {
+			_, _, err := s.config.Counter.Refund(within, last.Plan, last.Key, 0)
+			return err
+		})
+	}
+	return s.outage.now()
+}
 
 func (s *Service) planOf(key string) (*windows.Plan, error) {
 	if err := api.ValidateKey(key); err != nil {

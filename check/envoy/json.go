@@ -19,14 +19,18 @@ const maxJSON = 256 << 10
 const jsonMemory = 16 << 20
 
 // ServeHTTP answers a RateLimitRequest in JSON with a RateLimitResponse, for callers without gRPC: 200 admitted, 429
-// over a limit, 400 if the request makes no sense, 500 if nothing could be decided, 503 if too many bodies are under
-// way.
+// over a limit, 400 if the request makes no sense, 408 if its body is late, 500 if nothing could be decided, 503 if
+// too many bodies are under way.
 func (r *Service) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	body, free, err := r.bodies.Read(w, req, maxJSON)
 	defer free()
 	if errors.Is(err, inflight.ErrFull) || errors.Is(err, inflight.ErrSlow) {
 		w.Header().Set("Retry-After", "2")
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	if errors.Is(err, inflight.ErrLate) {
+		http.Error(w, err.Error(), http.StatusRequestTimeout)
 		return
 	}
 	message := &rlsv3.RateLimitRequest{}

@@ -8,9 +8,11 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
@@ -62,6 +64,9 @@ func pathOf(r *http.Request) (path string, params map[string]string) {
 	return r.URL.Path, nil
 }
 
+// slowBody is for a body that is not there at the deadline of the connection.
+const slowBody = "slow"
+
 // ask sends a request and compares the answer with the document. If the request succeeds, it compares the request
 // too.
 func (d *described) ask(h http.Handler, r *http.Request, body string, want int) {
@@ -71,6 +76,9 @@ func (d *described) ask(h http.Handler, r *http.Request, body string, want int) 
 	if r.Body = http.NoBody; body != "" {
 		r.Body, r.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
 		r.Header.Set("Content-Type", "application/json")
+	}
+	if body == slowBody {
+		r.Body = io.NopCloser(iotest.ErrReader(os.ErrDeadlineExceeded))
 	}
 	item := d.doc.Paths.Value(path)
 	if item == nil || item.GetOperation(r.Method) == nil {
@@ -176,6 +184,9 @@ func askChecks(ask asker, open, broken http.Handler) {
 	ask(open, 429, "GET", "/v1/check?key=user:1", "")
 	ask(open, 418, "GET", "/v1/check?key=user:1&deny_status=418", "")
 	ask(open, 418, "GET", "/v1/check?key=user:1&cost=11&deny_status=418", "")
+	for _, status := range []int{400, 401, 403, 499} { // have other meanings too
+		ask(open, status, "GET", fmt.Sprintf("/v1/check?key=user:1&deny_status=%d", status), "")
+	}
 	ask(open, 200, "GET", "/v1/check?key=nobody", "")
 	ask(open, 200, "GET", "/v1/check?extractor=by-address", "")
 	ask(open, 200, "GET", "/v1/check?extractor=by-secret", "")
@@ -240,6 +251,10 @@ func (d *described) askRoutes(ask asker, open, guarded *httpapi.Router) {
 			ask(guarded, 401, route.Method, target, "")
 			ask(guarded, 403, route.Method, target, "", "Authorization: Bearer "+other[route.Scope])
 		}
+		if route.Method == "POST" || route.Method == "PUT" {
+			ask(open, 415, route.Method, target, "{}", "Content-Encoding: gzip")
+			ask(open, 408, route.Method, target, slowBody)
+		}
 		for path, body := range map[string]string{"/v1/check": `{"key":"user:1"}`, "/v1/keys/": "",
 			"/v1/throttled": "", "/v1/decisions": "", "/v1/decisions/stream": "",
 			"/v1/reservations": `{"key":"user:7"}`, "/v1/reservations/": ""} {
@@ -273,6 +288,11 @@ func askOverrides(ask asker, open, broken http.Handler) {
 	ask(open, 200, "PUT", "/v1/overrides/user:9", `{"block":true,"for":"1h","reason":"abuse"}`)
 	ask(open, 429, "POST", "/v1/check", `{"key":"user:9"}`)
 	ask(open, 200, "GET", "/v1/keys/user:9", "")
+	ask(open, 200, "PUT", "/v1/overrides/user:10", `{"block":true}`)
+	for _, path := range []string{"/v1/check", "/v1/reservations"} { // no wait helps
+		ask(open, 429, "POST", path, `{"key":"user:10"}`)
+	}
+	ask(open, 418, "GET", "/v1/check?key=user:10&deny_status=418", "")
 	ask(open, 400, "PUT", "/v1/overrides/user:9", `{}`)
 	ask(open, 413, "PUT", "/v1/overrides/user:9", `{"reason":"`+strings.Repeat("x", 70_000)+`"}`)
 	ask(broken, 503, "PUT", "/v1/overrides/user:9", `{"exempt":true}`)

@@ -83,14 +83,14 @@ func TestOutage(t *testing.T) {
 				wantProblem(t, a, 400, "cost-exceeds-limit", "")
 				return a
 			})
-			for _, method := range []string{"GET", "DELETE"} {
-				wantProblem(t, inTime(t, method, func() answer { return w.do(t, method, "/v1/keys/allow:1", "") }),
-					503, "unavailable", "")
-			}
+			wantProblem(t, inTime(t, "GET", func() answer { return w.do(t, "GET", "/v1/keys/allow:1", "") }),
+				503, "unavailable", "")
 			strictest(t, w)
-			if frozen := outage.name == "frozen"; eventsAway(t, w) != frozen && frozen {
+			frozen := outage.name == "frozen"
+			if eventsAway(t, w) != frozen && frozen {
 				t.Error("an event that was sent is said to be refused")
 			}
+			operatorsAway(t, w, map[bool]string{false: "unavailable", true: "outcome-unknown"}[frozen])
 			outage.end(server)
 			streamtest.Eventually(t, 20*time.Second, "events are taken again", func() (bool, string) {
 				a := w.do(t, "POST", "/v1/events", `[{"key":"ip:3"}]`)
@@ -139,6 +139,15 @@ func eventsAway(t *testing.T, w *world) (unknown bool) {
 		t.Errorf("%d %s, want an event that is refused or unknown, and said to be", a.status, a.text)
 	}
 	return unknown
+}
+
+// operatorsAway changes overrides and resets a key while Redis does not answer. What was sent, Redis may do later.
+func operatorsAway(t *testing.T, w *world, problem string) {
+	t.Helper()
+	for _, c := range [][3]string{{"PUT", "/v1/overrides/allow:1", `{"block":true}`},
+		{"DELETE", "/v1/overrides/allow:1", ""}, {"DELETE", "/v1/keys/allow:1", ""}} {
+		wantProblem(t, inTime(t, c[0]+" "+c[1], func() answer { return w.do(t, c[0], c[1], c[2]) }), 503, problem, "")
+	}
 }
 
 // Redis refuses a write as a whole where its memory is full: the answer says so, and nothing is unknown.

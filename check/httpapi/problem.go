@@ -13,6 +13,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/internal/inflight"
 )
 
 // problems: error → the answer. The type is made of the error's name (api.NameOf), and a client turns it back into
@@ -31,6 +32,7 @@ var problems = []struct {
 	{api.ErrCostExceedsLimit, "The cost is above the limit and can never be admitted", http.StatusBadRequest},
 	{errBusy, "Too much is under way", http.StatusServiceUnavailable},
 	{errEncoding, "The body is compressed", http.StatusUnsupportedMediaType},
+	{errLate, "The body came too slowly", http.StatusRequestTimeout},
 	{api.ErrBodyTooLarge, "The request body is too large", http.StatusRequestEntityTooLarge},
 	{api.ErrBadIdempotencyKey, "The Idempotency-Key cannot be kept", http.StatusBadRequest},
 	{api.ErrIdempotencyKeyReused, "The Idempotency-Key was used for another request", http.StatusUnprocessableEntity},
@@ -66,6 +68,10 @@ var errNotReady = fmt.Errorf("%w: not ready", api.ErrUnavailable)
 // errEncoding is for a body that is compressed. A client receives it as api.ErrBadRequest.
 var errEncoding = fmt.Errorf("%w: unsupported encoding", api.ErrBadRequest)
 
+// errLate is for a body that did not arrive in time. A client receives it as api.ErrUnavailable, because it may send
+// the request again.
+var errLate = fmt.Errorf("%w: %w", api.ErrUnavailable, inflight.ErrLate)
+
 // statusClientClosed is the status that nginx logs for a caller that did not wait. A caller that closed only its
 // sending half can still read it.
 const statusClientClosed = 499
@@ -88,6 +94,9 @@ func detailOf(err error) string {
 	}
 	if errors.Is(err, errNotReady) {
 		return "the process is not ready: its log has the reason"
+	}
+	if errors.Is(err, errLate) {
+		return inflight.ErrLate.Error()
 	}
 	return check.ErrorText(err)
 }

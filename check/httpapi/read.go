@@ -87,6 +87,8 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, from *inflight
 		err = fmt.Errorf("%w: over %d bytes", api.ErrBodyTooLarge, most)
 	case errors.Is(err, inflight.ErrFull), errors.Is(err, inflight.ErrSlow):
 		err = s.busy(err)
+	case errors.Is(err, inflight.ErrLate):
+		err = errLate
 	case err != nil:
 		err = fmt.Errorf("%w: reading the body: %w", api.ErrBadRequest, err)
 	}

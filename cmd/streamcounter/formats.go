@@ -45,8 +45,8 @@ func jsonLine(line string) (e api.Event, skip bool, err error) {
 }
 
 // commonLog is the beginning of a line in common or combined log format: remote
-// host, identity, user, time, request.
-var commonLog = regexp.MustCompile(`^(\S+) \S+ (.*?) ?\[([^\]]+)\] "(?:[A-Za-z]+ ([^ ?"]+))?`)
+// host, identity, user, time, request. The host has no comma, because a list of addresses is not one.
+var commonLog = regexp.MustCompile(`^([^\s,]+) \S+ (.*?) ?\[([^\]]+)\] "(?:[A-Za-z]+ ([^ ?"]+))?`)
 
 // commonLogTime is the format of the time in such a line: to the second.
 const commonLogTime = "02/Jan/2006:15:04:05 -0700"
@@ -97,7 +97,7 @@ func (f logForm) read(line string) (e api.Event, at string, skip bool, err error
 		return e, "", true, nil
 	}
 	m := commonLog.FindStringSubmatch(line)
-	if m == nil {
+	if m == nil || strings.HasPrefix(m[logParts["user"]], "- ") { // a field too many before the time
 		return e, "", false, fmt.Errorf("%w: %s is not a line of a web server's log in common or combined format",
 			api.ErrBadRequest, api.Shorten(line))
 	}

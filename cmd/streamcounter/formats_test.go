@@ -1,9 +1,12 @@
 package main
 
 import (
+	"errors"
 	"maps"
 	"strings"
 	"testing"
+
+	"github.com/streamcounter/streamcounter/api"
 )
 
 // append --format clf --values user,path takes these parts of a line as values, and leaves out missing ones. The key
@@ -30,6 +33,16 @@ func TestValuesOfALog(t *testing.T) {
 		e, skip, err := logForm{key: "user", values: []string{"ip"}}.line(line)
 		if err != nil || skip != (want == "") || e.Key != want || !skip && e.Values["ip"] != "192.0.2.1" {
 			t.Errorf("%s: %+v, %v, %v; want %s", line, e, skip, err, want)
+		}
+	}
+	for _, bad := range []string{
+		`1.1.1.1, 2.2.2.2 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 2`, // X-Forwarded-For as it came
+		`1.1.1.1,2.2.2.2 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 2`,
+		`example.com:80 1.1.1.1 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 2`, // a virtual host first
+		`example.com:80 1.1.1.1 - al [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 2`,
+	} {
+		if e, skip, err := (logForm{key: "ip"}).line(bad); skip || !errors.Is(err, api.ErrBadRequest) {
+			t.Errorf("%s: %+v, %v, %v; want it refused", bad, e, skip, err)
 		}
 	}
 	for _, bad := range []string{"--values user", "--key ip", "--format clf --values agent",

@@ -16,6 +16,8 @@ var (
 	ErrFull = errors.New("too many requests are under way")
 	// ErrSlow: the body or answer was given up in favour of others, because its peer was slow and memory was short.
 	ErrSlow = errors.New("the request was given up, as it was slow and too many others are under way")
+	// ErrLate: the body was not there when the connection's time for a request was over.
+	ErrLate = errors.New("the body did not arrive in time")
 )
 
 // How long bodies may take, and wait for memory, while it is short.

@@ -70,6 +70,20 @@ func (r *reader) holds(t *testing.T, want int64) {
 	})
 }
 
+// A body that is not there at the deadline of its connection is late, and not unreadable.
+func TestALateBody(t *testing.T) {
+	r := newReader(t, 1<<20, nil)
+	before := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		_ = http.NewResponseController(w).SetReadDeadline(past)
+		r.Config.Handler.ServeHTTP(w, req)
+	}))
+	t.Cleanup(before.Close)
+	(&reader{Server: before}).unfinished(t, 10_000)
+	if err := <-r.done; !errors.Is(err, ErrLate) {
+		t.Errorf("%v, want ErrLate", err)
+	}
+}
+
 // Bodies that never end fill the pool. Bodies that end are read nevertheless, because the oldest make room.
 func TestUnfinishedBodiesMakeRoom(t *testing.T) {
 	hold := make(chan struct{})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"time"
 )
 
@@ -19,7 +20,7 @@ const (
 var past = time.Unix(1, 0)
 
 // Read reads the body of a request, of at most most bytes. The memory is held until free is called, which is
-// never nil. The error is http.MaxBytesError, ErrFull, ErrSlow, or that of reading.
+// never nil. The error is http.MaxBytesError, ErrFull, ErrSlow, ErrLate, or that of reading.
 func (p *Pool) Read(w http.ResponseWriter, r *http.Request, most int64) (body []byte, free func(), err error) {
 	control := http.NewResponseController(w)
 	f := p.begin(func() { _ = control.SetReadDeadline(past) }) // what cannot be interrupted ends by its own timeout
@@ -52,6 +53,8 @@ func (p *Pool) Read(w http.ResponseWriter, r *http.Request, most int64) (body []
 		return body, free, nil
 	case !done:
 		err = ErrSlow
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = ErrLate
 	}
 	return nil, free, err
 }

@@ -25,7 +25,7 @@ func (n *node) openPage(context.Context) error {
 	return nil
 }
 
-// pageHealth pings Redis, for at most a second, and returns the known state of NATS and of on_error.
+// pageHealth asks Redis, for at most a second, and returns the known state of NATS.
 func (n *node) pageHealth(ctx context.Context) page.Health {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -39,7 +39,7 @@ func (n *node) pageHealth(ctx context.Context) page.Health {
 			out.NATS = "connected"
 		}
 	}
-	if since, checks := n.service.Outage(); !since.IsZero() {
+	if since, checks := n.service.Outage(ctx); !since.IsZero() {
 		out.OnError = &page.OnError{SinceMs: since.UnixMilli(), Allow: checks[windows.OnErrorAllow],
 			Deny: checks[windows.OnErrorDeny], Local: checks[windows.OnErrorLocal]}
 	}
