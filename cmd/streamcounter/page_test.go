@@ -278,6 +278,7 @@ func TestPageShowsKeysAsText(t *testing.T) {
 	testkit.Must(t, err)
 	resp.Body.Close()
 	b.do(chromedp.Navigate(base + "/"))
+	b.see("#foot", "Times are of ")
 	b.see("#throttled", key)
 	b.do(chromedp.Click(css("#throttled a")))
 	b.see("h1", key)

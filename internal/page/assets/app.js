@@ -76,8 +76,7 @@ function denied(err) {
   main.replaceChildren(h("form", { class: "card login", onsubmit: (e) => {
     e.preventDefault();
     keepToken(input.value.trim());
-    document.getElementById("foot").textContent = "Times are of " + zone() + ".";
-connect();
+    connect();
   } },
   h("h1", {}, "Log in"),
   h("label", { for: "token" }, "Token"), input,
@@ -121,4 +120,5 @@ document.getElementById("find").addEventListener("submit", (e) => {
 });
 logout.addEventListener("click", () => { connection?.abort(); keepToken(""); denied(); });
 document.querySelector(".skip").addEventListener("click", (e) => { e.preventDefault(); main.focus(); });
+document.getElementById("foot").textContent = "Times are of " + zone() + ".";
 connect();
