@@ -272,7 +272,7 @@ func TestPageShowsKeysAsText(t *testing.T) {
 		"rules:\n  - {name: all, match: \"*\", windows: [{limit: 1, per: 1m}]}\n"))
 	base := fmt.Sprintf("http://127.0.0.1:%d", d.http)
 	b := openBrowser(t, base)
-	key := `<img src=x onerror="document.title='owned'">/../#?%2e`
+	key := `<img  src=x onerror="document.title='owned'">/../#?%2e`
 	resp, err := http.Get(base + "/v1/check?key=" + strings.NewReplacer("%", "%25", "#", "%23", "+", "%2B", " ", "%20",
 		`"`, "%22", "?", "%3F").Replace(key))
 	testkit.Must(t, err)
