@@ -284,7 +284,17 @@ func TestPageShowsKeysAsText(t *testing.T) {
 	b.see("h1", key)
 	b.see("#windows", "1 of 1")
 	b.see("#history", "throttled")
-	b.quiet()
+	for _, row := range []struct{ typed, kind string }{
+		{"user:12/5", "key"}, {"dead:beef/64", "key"}, {"v:1.2/3", "key"}, {"10.0.0.0/8", "match"},
+		{"ip:10.0.0.0/8", "match"}, {"ip6:2001:db8::/32", "match"}, {"net-203.0.113/24", "match"}, {"user:*", "match"},
+	} {
+		to := evaluate[string](b, fmt.Sprintf(`(document.getElementById("key").value = %q,
+			document.getElementById("find").requestSubmit(), location.hash)`, row.typed))
+		if !strings.HasPrefix(to, "#/"+row.kind+"/") {
+			t.Errorf("%s in the box leads to %s, not to a %s", row.typed, to, row.kind)
+		}
+	}
+	b.quiet("404") // no override of a pattern
 }
 
 // A thousand transitions a second and twenty thousand throttled keys: the page keeps up, does not freeze and does not
