@@ -90,6 +90,8 @@ func TestPage(t *testing.T) {
 	b.wantContrast("login")
 	b.do(chromedp.SendKeys(css("#token"), "wrong-0123456789ab"+kb.Enter))
 	b.see("#tokenproblem", "not known")
+	b.do(chromedp.SendKeys(css("#token"), "wr\u20acng-0123456789ab"+kb.Enter))
+	b.see("#tokenproblem", "only printable ASCII")
 	b.login(pageReader)
 
 	t.Logf("loaded in %.0f ms", evaluate[float64](b, "performance.getEntriesByType('navigation')[0].loadEventEnd"))

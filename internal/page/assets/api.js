@@ -4,6 +4,9 @@ const place = "streamcounter-token";
 export const token = () => sessionStorage.getItem(place) || "";
 export const keepToken = (t) => (t ? sessionStorage.setItem(place, t) : sessionStorage.removeItem(place));
 
+// sendable tells whether a header can hold a token. fetch throws for others.
+export const sendable = (t) => /^[\x21-\x7e]+$/.test(t);
+
 // Refused is an answer that is no success.
 export class Refused extends Error {
   constructor(status, detail) {

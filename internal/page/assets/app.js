@@ -1,7 +1,7 @@
 // The frame of the page: login, the live connection, and which view stands in it.
 
 import { h, text } from "./dom.js";
-import { token, keepToken } from "./api.js";
+import { token, keepToken, sendable } from "./api.js";
 import { live } from "./live.js";
 import { overview } from "./overview.js";
 import { isSeveral, linkTo } from "./table.js";
@@ -69,21 +69,26 @@ function denied(err) {
   link.dataset.state = "";
   text(link, "");
   logout.hidden = true;
+  const problem = h("p", { id: "tokenproblem", class: "problem", role: "alert" });
   const failed = token() ? (err?.message || "") : "";
   keepToken("");
   const input = h("input", { id: "token", type: "password", autocomplete: "off", required: true, spellcheck: "false",
     "aria-describedby": "tokenhelp tokenproblem" });
   main.replaceChildren(h("form", { class: "card login", onsubmit: (e) => {
     e.preventDefault();
-    keepToken(input.value.trim());
+    const given = input.value.trim();
+    input.value = "";
+    if (!sendable(given)) return text(problem, "The token is not known: a token has only printable ASCII characters.");
+    keepToken(given);
     connect();
   } },
   h("h1", {}, "Log in"),
   h("label", { for: "token" }, "Token"), input,
-  h("p", { id: "tokenproblem", class: "problem", role: "alert" }, failed),
+  problem,
   h("p", { id: "tokenhelp", class: "muted" }, "One of the server's tokens with the scope read, or admin to change anything. " +
     "It stays in this tab until you close it."),
   h("button", { type: "submit" }, "Log in")));
+  text(problem, failed);
   input.focus();
 }
 
