@@ -151,6 +151,9 @@ func TestPage(t *testing.T) {
 	b.press("#clear")
 	b.do(chromedp.WaitVisible(css("#confirm")), chromedp.Click(css("#confirm")))
 	b.see("#outcome", "removed")
+	b.press("#clear")
+	b.press("#confirm")
+	b.see("#outcome", "There was no override.")
 	b.press("#reset")
 	b.do(chromedp.WaitVisible(css("#confirm")), chromedp.Click(css("#confirm")))
 	b.see("#windows", "0 of 100")
@@ -228,14 +231,14 @@ func (b *browser) blockNetwork() {
 	b.do(chromedp.Focus(css("#key")), chromedp.SendKeys(css("#key"), "ip:203.0.113.0/24"+kb.Enter))
 	b.see(".notice", "all keys that it covers")
 	b.press("#block")
-	b.see("dialog", "It covers 1 key with a count, 0 of them throttled.")
+	b.see("dialog", "It covers 1 key with a count and 0 throttled keys.")
 	b.press("#confirm")
 	b.see("#outcome", "Blocked for 1h")
 	b.see("#history", "blocked until")
 	b.do(chromedp.Navigate(b.base + "/#/key/ip:203.0.113.9"))
 	b.see("h1", "blocked")
 	b.do(chromedp.Navigate(b.base + "/#/"))
-	b.see("#overrides", "ip:203.0.113.0/24")
+	b.see("#overrides", "ip:203.0.113.0/24 (network)") // and not the key of this name
 	b.do(chromedp.Navigate(b.base + "/#/key/user:42"))
 	b.see("#windows", "0 of 100")
 }
@@ -282,6 +285,13 @@ func TestPageShowsKeysAsText(t *testing.T) {
 	b.do(chromedp.Navigate(base + "/"))
 	b.see("#foot", "Times are of ")
 	b.see("#throttled", key)
+	b.see("#overrides", "None is set.")
+	evaluate[bool](b, `(fetched = window.fetch, window.fetch = (path, ...more) => path.startsWith("/v1/overrides?") ?
+		Promise.resolve(new Response('{"detail": "no list"}', {status: 503})) : fetched(path, ...more), true)`)
+	b.see("#overrides", "no list")
+	if all := b.text("#overrides"); strings.Contains(all, "None is set.") {
+		t.Errorf("a list that is not known is empty: %s", all)
+	}
 	b.do(chromedp.Click(css("#throttled a")))
 	b.see("h1", key)
 	b.see("#windows", "1 of 1")

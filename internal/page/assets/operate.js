@@ -23,7 +23,7 @@ function confirm(question, go) {
 function effect(o) {
   const c = o.covers;
   return [o.replaces && "It replaces " + o.replaces.join(", ") + ".", o.keeps && "It keeps " + o.keeps.join(", ") + ".",
-    c && `It covers ${c.at_least ? "at least " : ""}${several(c.keys, "key")} with a count, ${number(c.throttled)} of them throttled.`,
+    c && `It covers ${c.at_least ? "at least " : ""}${several(c.keys, "key")} with a count and ${several(c.throttled, "throttled key")}.`,
     ...(o.warnings || []).map((w) => "Warning: " + w + ".")].filter(Boolean);
 }
 
@@ -41,7 +41,7 @@ export function operate(key, isSeveral, changed) {
     if (!await confirm(question, go)) return;
     try {
       const done = await call(method, path, body);
-      text(outcome, [said, ...effect(done)].join(" "));
+      text(outcome, [done.cleared === false ? "There was no override." : said, ...effect(done)].join(" "));
       outcome.className = "done";
     } catch (err) {
       failed(err);
