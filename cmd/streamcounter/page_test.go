@@ -162,6 +162,11 @@ func TestPage(t *testing.T) {
 	b.seeUnruled()
 	d.spend("ip:203.0.113.9", 3, pageAdmin) // on a slow machine the first counts have left the window
 	b.blockNetwork()
+	// A tab that nobody sees leaves its connection to others: a browser has six for a server.
+	b.hidden(true)
+	b.see("#link", "Paused")
+	b.hidden(false)
+	b.see("#link", "Live")
 	d.spend("user:9", 100, pageAdmin)
 	b.do(chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile))
 	b.shot("key-phone")
@@ -202,6 +207,13 @@ func (b *browser) seeShadows() {
 	b.see("#throttled", "user:9")
 	b.press("#range")
 	b.see("#trend", "one point a minute")
+}
+
+// hidden tells the page that nobody sees its tab, or that somebody does.
+func (b *browser) hidden(is bool) {
+	b.t.Helper()
+	evaluate[bool](b, fmt.Sprintf("(Object.defineProperty(document, 'hidden', {value: %t, configurable: true}), "+
+		"document.dispatchEvent(new Event('visibilitychange')))", is))
 }
 
 // seeUnruled opens a key that nothing limits: the page says so, and offers only actions that have an effect.

@@ -29,14 +29,22 @@ async function refused(response) {
   return new Refused(response.status, detail);
 }
 
+// A browser lets calls wait where other tabs have all its connections.
+const longestMs = 10000;
+const late = () => new Error("No answer came within 10 seconds. Close other tabs of this page if there are many.");
+
 // call asks for JSON.
 export async function call(method, path, body) {
-  const response = await fetch(path, {
-    method, headers: { ...headers(), ...(body ? { "Content-Type": "application/json" } : {}) },
-    body: body && JSON.stringify(body), cache: "no-store",
-  });
-  if (!response.ok) throw await refused(response);
-  return response.json();
+  try {
+    const response = await fetch(path, {
+      method, headers: { ...headers(), ...(body ? { "Content-Type": "application/json" } : {}) },
+      body: body && JSON.stringify(body), cache: "no-store", signal: AbortSignal.timeout(longestMs),
+    });
+    if (!response.ok) throw await refused(response);
+    return await response.json();
+  } catch (err) {
+    throw err.name === "TimeoutError" ? late() : err;
+  }
 }
 
 // keyPath gives the path of a key. What is . or .. alone would be a step in it.
@@ -49,7 +57,9 @@ export const target = (key) => key.replace(/[\\*?/]/g, "\\$&");
 
 // stream hands on each message of the live stream until that ends. EventSource could send no token.
 export async function stream(take, signal) {
-  const response = await fetch("/page/live", { headers: headers(), signal, cache: "no-store" });
+  const slow = new AbortController(), timer = setTimeout(() => slow.abort(late()), longestMs);
+  const response = await fetch("/page/live", { headers: headers(), signal: AbortSignal.any([signal, slow.signal]), cache: "no-store" })
+    .finally(() => clearTimeout(timer));
   if (!response.ok) throw await refused(response);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   for (let rest = ""; ;) {

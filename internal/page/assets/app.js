@@ -11,7 +11,7 @@ import { keyView } from "./key.js";
 const main = document.getElementById("main");
 const link = document.getElementById("link");
 const logout = document.getElementById("logout");
-const states = { live: "Live", connecting: "Connecting", away: "No connection, trying again" };
+const states = { live: "Live", connecting: "Connecting", away: "No connection, trying again", paused: "Paused while this tab is hidden" };
 
 // shared is what views have in common: what the server said last, and what is chosen.
 const shared = { hello: null, sample: null, plots: [], hours: null, enforced: [], shadow: [], show: "enforced", rule: "", long: false };
@@ -35,7 +35,9 @@ const keptTransitions = 100, keptPlots = 300;
 function take(m) {
   if (m.hello) {
     shared.hello = m.hello;
-    shared.plots = m.hello.plots;
+    // A tab that was hidden keeps what it saw before.
+    const from = m.hello.plots[0]?.t ?? Infinity;
+    shared.plots = shared.plots.filter((p) => p.t < from).concat(m.hello.plots).slice(-keptPlots);
     text(document.getElementById("prefix"), "prefix " + m.hello.prefix);
     logout.hidden = !token();
     if (!view) route();
