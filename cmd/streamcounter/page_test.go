@@ -318,7 +318,14 @@ func TestPageShowsKeysAsText(t *testing.T) {
 			t.Errorf("%s in the box leads to %s, not to a %s", row.typed, to, row.kind)
 		}
 	}
-	b.quiet("404") // no override of a pattern
+	b.do(chromedp.Navigate(base + "/#/key/..")) // a step in a path, for a browser
+	b.see("#windows", "streamcounter keys show ..")
+	b.press("#block")
+	b.press("#confirm")
+	b.see("#outcome", "Blocked for 1h")
+	b.see("#history", "blocked until")
+	b.see(".notice", "Override: blocked")
+	b.quiet("400", "404") // what is no network, and no override of a pattern
 }
 
 // A thousand transitions a second and twenty thousand throttled keys: the page keeps up, does not freeze and does not

@@ -47,13 +47,14 @@ export async function call(method, path, body) {
   }
 }
 
-// keyPath gives the path of a key. What is . or .. alone would be a step in it.
-export function keyPath(before, key) {
-  return before + encodeURIComponent(key).replace(/^(\.{1,2})$/, (dots) => dots.replaceAll(".", "%2E"));
-}
+// keyPath gives the path of a key that is no step.
+export const keyPath = (before, key) => before + encodeURIComponent(key);
 
-// target names a key where a pattern or a network could stand too.
-export const target = (key) => key.replace(/[\\*?/]/g, "\\$&");
+// isStep tells a key that a browser takes for a step in a path, however it is escaped.
+export const isStep = (key) => /^\.{1,2}$/.test(key);
+
+// target names a key where a pattern or a network could stand too. It is never a step.
+export const target = (key) => key.replace(/[\\*?/]|^\.{1,2}$/g, "\\$&");
 
 // stream hands on each message of the live stream until that ends. EventSource could send no token.
 export async function stream(take, signal) {

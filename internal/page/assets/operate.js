@@ -1,7 +1,7 @@
 // What an operator can do to a key. Each is confirmed first; the server writes down who did it.
 
 import { h, text } from "./dom.js";
-import { call, keyPath, target } from "./api.js";
+import { call, isStep, keyPath, target } from "./api.js";
 import { number, several } from "./words.js";
 
 function field(label, input) {
@@ -87,7 +87,7 @@ export function operate(key, isSeveral, changed) {
         "The override is removed."), "quiet"),
       reset),
     outcome);
-  reset.hidden = isSeveral;
+  reset.hidden = isSeveral || isStep(key);
   // Without a rule there is nothing to exempt from, to limit or to reset.
-  return { root, unruled: (is) => { limits.hidden = exempt.hidden = reset.hidden = is; } };
+  return { root, unruled: (is) => { limits.hidden = exempt.hidden = is; reset.hidden = is || isStep(key); } };
 }
