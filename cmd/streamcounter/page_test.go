@@ -162,11 +162,7 @@ func TestPage(t *testing.T) {
 	b.seeUnruled()
 	d.spend("ip:203.0.113.9", 3, pageAdmin) // on a slow machine the first counts have left the window
 	b.blockNetwork()
-	// A tab that nobody sees leaves its connection to others: a browser has six for a server.
-	b.hidden(true)
-	b.see("#link", "Paused")
-	b.hidden(false)
-	b.see("#link", "Live")
+	b.leaveAndReturn()
 	d.spend("user:9", 100, pageAdmin)
 	b.do(chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile))
 	b.shot("key-phone")
@@ -209,11 +205,17 @@ func (b *browser) seeShadows() {
 	b.see("#trend", "one point a minute")
 }
 
-// hidden tells the page that nobody sees its tab, or that somebody does.
-func (b *browser) hidden(is bool) {
+// leaveAndReturn hides the tab for a while: it leaves its connection to others, because a browser has six for a server.
+func (b *browser) leaveAndReturn() {
 	b.t.Helper()
-	evaluate[bool](b, fmt.Sprintf("(Object.defineProperty(document, 'hidden', {value: %t, configurable: true}), "+
-		"document.dispatchEvent(new Event('visibilitychange')))", is))
+	for _, step := range []struct {
+		hidden bool
+		state  string
+	}{{true, "Paused"}, {false, "Live"}} {
+		evaluate[bool](b, fmt.Sprintf("(Object.defineProperty(document, 'hidden', {value: %t, configurable: true}), "+
+			"document.dispatchEvent(new Event('visibilitychange')))", step.hidden))
+		b.see("#link", step.state)
+	}
 }
 
 // seeUnruled opens a key that nothing limits: the page says so, and offers only actions that have an effect.
