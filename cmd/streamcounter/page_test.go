@@ -90,6 +90,8 @@ func TestPage(t *testing.T) {
 	b.wantContrast("login")
 	b.do(chromedp.SendKeys(css("#token"), "wrong-0123456789ab"+kb.Enter))
 	b.see("#tokenproblem", "not known")
+	b.do(chromedp.SendKeys(css("#token"), "wr\u20acng-0123456789ab"+kb.Enter))
+	b.see("#tokenproblem", "only printable ASCII")
 	b.login(pageReader)
 
 	t.Logf("loaded in %.0f ms", evaluate[float64](b, "performance.getEntriesByType('navigation')[0].loadEventEnd"))
@@ -149,6 +151,9 @@ func TestPage(t *testing.T) {
 	b.press("#clear")
 	b.do(chromedp.WaitVisible(css("#confirm")), chromedp.Click(css("#confirm")))
 	b.see("#outcome", "removed")
+	b.press("#clear")
+	b.press("#confirm")
+	b.see("#outcome", "There was no override.")
 	b.press("#reset")
 	b.do(chromedp.WaitVisible(css("#confirm")), chromedp.Click(css("#confirm")))
 	b.see("#windows", "0 of 100")
@@ -157,6 +162,7 @@ func TestPage(t *testing.T) {
 	b.seeUnruled()
 	d.spend("ip:203.0.113.9", 3, pageAdmin) // on a slow machine the first counts have left the window
 	b.blockNetwork()
+	b.leaveAndReturn()
 	d.spend("user:9", 100, pageAdmin)
 	b.do(chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile))
 	b.shot("key-phone")
@@ -199,6 +205,19 @@ func (b *browser) seeShadows() {
 	b.see("#trend", "one point a minute")
 }
 
+// leaveAndReturn hides the tab for a while: it leaves its connection to others, because a browser has six for a server.
+func (b *browser) leaveAndReturn() {
+	b.t.Helper()
+	for _, step := range []struct {
+		hidden bool
+		state  string
+	}{{true, "Paused"}, {false, "Live"}} {
+		evaluate[bool](b, fmt.Sprintf("(Object.defineProperty(document, 'hidden', {value: %t, configurable: true}), "+
+			"document.dispatchEvent(new Event('visibilitychange')))", step.hidden))
+		b.see("#link", step.state)
+	}
+}
+
 // seeUnruled opens a key that nothing limits: the page says so, and offers only actions that have an effect.
 func (b *browser) seeUnruled() {
 	b.t.Helper()
@@ -226,14 +245,14 @@ func (b *browser) blockNetwork() {
 	b.do(chromedp.Focus(css("#key")), chromedp.SendKeys(css("#key"), "ip:203.0.113.0/24"+kb.Enter))
 	b.see(".notice", "all keys that it covers")
 	b.press("#block")
-	b.see("dialog", "It covers 1 key with a count, 0 of them throttled.")
+	b.see("dialog", "It covers 1 key with a count and 0 throttled keys.")
 	b.press("#confirm")
 	b.see("#outcome", "Blocked for 1h")
 	b.see("#history", "blocked until")
 	b.do(chromedp.Navigate(b.base + "/#/key/ip:203.0.113.9"))
 	b.see("h1", "blocked")
 	b.do(chromedp.Navigate(b.base + "/#/"))
-	b.see("#overrides", "ip:203.0.113.0/24")
+	b.see("#overrides", "ip:203.0.113.0/24 (network)") // and not the key of this name
 	b.do(chromedp.Navigate(b.base + "/#/key/user:42"))
 	b.see("#windows", "0 of 100")
 }
@@ -272,18 +291,43 @@ func TestPageShowsKeysAsText(t *testing.T) {
 		"rules:\n  - {name: all, match: \"*\", windows: [{limit: 1, per: 1m}]}\n"))
 	base := fmt.Sprintf("http://127.0.0.1:%d", d.http)
 	b := openBrowser(t, base)
-	key := `<img src=x onerror="document.title='owned'">/../#?%2e`
+	key := `<img  src=x onerror="document.title='owned'">/../#?%2e`
 	resp, err := http.Get(base + "/v1/check?key=" + strings.NewReplacer("%", "%25", "#", "%23", "+", "%2B", " ", "%20",
 		`"`, "%22", "?", "%3F").Replace(key))
 	testkit.Must(t, err)
 	resp.Body.Close()
 	b.do(chromedp.Navigate(base + "/"))
+	b.see("#foot", "Times are of ")
 	b.see("#throttled", key)
+	b.see("#overrides", "None is set.")
+	evaluate[bool](b, `(fetched = window.fetch, window.fetch = (path, ...more) => path.startsWith("/v1/overrides?") ?
+		Promise.resolve(new Response('{"detail": "no list"}', {status: 503})) : fetched(path, ...more), true)`)
+	b.see("#overrides", "no list")
+	if all := b.text("#overrides"); strings.Contains(all, "None is set.") {
+		t.Errorf("a list that is not known is empty: %s", all)
+	}
 	b.do(chromedp.Click(css("#throttled a")))
 	b.see("h1", key)
 	b.see("#windows", "1 of 1")
 	b.see("#history", "throttled")
-	b.quiet()
+	for _, row := range []struct{ typed, kind string }{
+		{"user:12/5", "key"}, {"dead:beef/64", "key"}, {"v:1.2/3", "key"}, {"10.0.0.0/8", "match"},
+		{"ip:10.0.0.0/8", "match"}, {"ip6:2001:db8::/32", "match"}, {"net-203.0.113/24", "match"}, {"user:*", "match"},
+	} {
+		to := evaluate[string](b, fmt.Sprintf(`(document.getElementById("key").value = %q,
+			document.getElementById("find").requestSubmit(), location.hash)`, row.typed))
+		if !strings.HasPrefix(to, "#/"+row.kind+"/") {
+			t.Errorf("%s in the box leads to %s, not to a %s", row.typed, to, row.kind)
+		}
+	}
+	b.do(chromedp.Navigate(base + "/#/key/..")) // a step in a path, for a browser
+	b.see("#windows", "streamcounter keys show ..")
+	b.press("#block")
+	b.press("#confirm")
+	b.see("#outcome", "Blocked for 1h")
+	b.see("#history", "blocked until")
+	b.see(".notice", "Override: blocked")
+	b.quiet("400", "404") // what is no network, and no override of a pattern
 }
 
 // A thousand transitions a second and twenty thousand throttled keys: the page keeps up, does not freeze and does not

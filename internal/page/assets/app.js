@@ -1,7 +1,7 @@
 // The frame of the page: login, the live connection, and which view stands in it.
 
 import { h, text } from "./dom.js";
-import { token, keepToken } from "./api.js";
+import { token, keepToken, sendable } from "./api.js";
 import { live } from "./live.js";
 import { overview } from "./overview.js";
 import { isSeveral, linkTo } from "./table.js";
@@ -11,7 +11,7 @@ import { keyView } from "./key.js";
 const main = document.getElementById("main");
 const link = document.getElementById("link");
 const logout = document.getElementById("logout");
-const states = { live: "Live", connecting: "Connecting", away: "No connection, trying again" };
+const states = { live: "Live", connecting: "Connecting", away: "No connection, trying again", paused: "Paused while this tab is hidden" };
 
 // shared is what views have in common: what the server said last, and what is chosen.
 const shared = { hello: null, sample: null, plots: [], hours: null, enforced: [], shadow: [], show: "enforced", rule: "", long: false };
@@ -35,7 +35,9 @@ const keptTransitions = 100, keptPlots = 300;
 function take(m) {
   if (m.hello) {
     shared.hello = m.hello;
-    shared.plots = m.hello.plots;
+    // A tab that was hidden keeps what it saw before.
+    const from = m.hello.plots[0]?.t ?? Infinity;
+    shared.plots = shared.plots.filter((p) => p.t < from).concat(m.hello.plots).slice(-keptPlots);
     text(document.getElementById("prefix"), "prefix " + m.hello.prefix);
     logout.hidden = !token();
     if (!view) route();
@@ -69,22 +71,26 @@ function denied(err) {
   link.dataset.state = "";
   text(link, "");
   logout.hidden = true;
+  const problem = h("p", { id: "tokenproblem", class: "problem", role: "alert" });
   const failed = token() ? (err?.message || "") : "";
   keepToken("");
   const input = h("input", { id: "token", type: "password", autocomplete: "off", required: true, spellcheck: "false",
     "aria-describedby": "tokenhelp tokenproblem" });
   main.replaceChildren(h("form", { class: "card login", onsubmit: (e) => {
     e.preventDefault();
-    keepToken(input.value.trim());
-    document.getElementById("foot").textContent = "Times are of " + zone() + ".";
-connect();
+    const given = input.value.trim();
+    input.value = "";
+    if (!sendable(given)) return text(problem, "The token is not known: a token has only printable ASCII characters.");
+    keepToken(given);
+    connect();
   } },
   h("h1", {}, "Log in"),
   h("label", { for: "token" }, "Token"), input,
-  h("p", { id: "tokenproblem", class: "problem", role: "alert" }, failed),
+  problem,
   h("p", { id: "tokenhelp", class: "muted" }, "One of the server's tokens with the scope read, or admin to change anything. " +
     "It stays in this tab until you close it."),
   h("button", { type: "submit" }, "Log in")));
+  text(problem, failed);
   input.focus();
 }
 
@@ -121,4 +127,5 @@ document.getElementById("find").addEventListener("submit", (e) => {
 });
 logout.addEventListener("click", () => { connection?.abort(); keepToken(""); denied(); });
 document.querySelector(".skip").addEventListener("click", (e) => { e.preventDefault(); main.focus(); });
+document.getElementById("foot").textContent = "Times are of " + zone() + ".";
 connect();

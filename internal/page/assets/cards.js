@@ -39,7 +39,8 @@ function overridesCard(shared) {
   const note = h("p", { class: "muted" });
   const more = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => { page++; load(); } }, "More");
   let list = [], page = 1;
-  const draw = () => rows.update(list.map((o) => [keyLink(o.key || o.pattern || o.network, !o.key),
+  rows.hidden = true; // until it is known
+  const draw = () => rows.update(list.map((o) => [[keyLink(o.key || o.pattern || o.network, !o.key), !o.key && (o.network ? " (network)" : " (pattern)")],
     overrideText({ ...o, until_ms: 0 }), o.until_ms ? time(o.until_ms, ends(o.until_ms)) : ends(0)]));
   async function load() {
     try {
@@ -47,9 +48,11 @@ function overridesCard(shared) {
       list = got.overrides;
       more.hidden = !got.next || page >= 50;
       text(note, "");
+      rows.hidden = false;
       draw();
     } catch (err) {
       text(note, err.message);
+      rows.hidden = !list.length;
     }
   }
   const admin = shared.hello.admin;

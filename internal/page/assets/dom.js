@@ -8,7 +8,7 @@ export function h(name, attributes, ...children) {
     if (k.startsWith("on")) e.addEventListener(k.slice(2), v);
     else e.setAttribute(k, v === true ? "" : v);
   }
-  e.append(...children.flat().filter((c) => c !== null && c !== undefined && c !== false));
+  e.append(...children.flat(2).filter((c) => c !== null && c !== undefined && c !== false));
   return e;
 }
 

@@ -1,7 +1,7 @@
 // One key: its windows, its last hour, what happened to it, and what an operator can do.
 
 import { h, text, time } from "./dom.js";
-import { call, keyPath, Refused, target } from "./api.js";
+import { call, isStep, keyPath, Refused, target } from "./api.js";
 import { plot } from "./plot.js";
 import { linkTo } from "./table.js";
 import { operate } from "./operate.js";
@@ -129,8 +129,11 @@ export function keyView(shared, key, isSeveral) {
       nobody.append("This is a pattern or a network: what is set here is for all keys that it covers. ",
         h("a", { href: linkTo(key, false) }, "Look at the key of this name."));
     }
+    return lookAtOverride(key);
+  }
+  async function lookAtOverride(name) {
     try {
-      const o = shared.hello.admin ? await call("GET", keyPath("/v1/overrides/", key)) : null;
+      const o = shared.hello.admin ? await call("GET", keyPath("/v1/overrides/", name)) : null;
       override.hidden = !o;
       if (o) text(override, "Override: " + overrideText(o));
     } catch {
@@ -139,6 +142,10 @@ export function keyView(shared, key, isSeveral) {
   }
   async function look() {
     if (isSeveral) return lookAtSeveral();
+    if (isStep(key)) {
+      windows.failed(new Error(`A browser cannot ask for the counts of this key, nor reset them. The command can: streamcounter keys show ${key}`));
+      return lookAtOverride(target(key));
+    }
     try {
       const state = await call("GET", keyPath("/v1/keys/", key));
       if (left) return;

@@ -1,7 +1,7 @@
 // What an operator can do to a key. Each is confirmed first; the server writes down who did it.
 
 import { h, text } from "./dom.js";
-import { call, keyPath, target } from "./api.js";
+import { call, isStep, keyPath, target } from "./api.js";
 import { number, several } from "./words.js";
 
 function field(label, input) {
@@ -23,7 +23,7 @@ function confirm(question, go) {
 function effect(o) {
   const c = o.covers;
   return [o.replaces && "It replaces " + o.replaces.join(", ") + ".", o.keeps && "It keeps " + o.keeps.join(", ") + ".",
-    c && `It covers ${c.at_least ? "at least " : ""}${several(c.keys, "key")} with a count, ${number(c.throttled)} of them throttled.`,
+    c && `It covers ${c.at_least ? "at least " : ""}${several(c.keys, "key")} with a count and ${several(c.throttled, "throttled key")}.`,
     ...(o.warnings || []).map((w) => "Warning: " + w + ".")].filter(Boolean);
 }
 
@@ -41,7 +41,7 @@ export function operate(key, isSeveral, changed) {
     if (!await confirm(question, go)) return;
     try {
       const done = await call(method, path, body);
-      text(outcome, [said, ...effect(done)].join(" "));
+      text(outcome, [done.cleared === false ? "There was no override." : said, ...effect(done)].join(" "));
       outcome.className = "done";
     } catch (err) {
       failed(err);
@@ -87,7 +87,7 @@ export function operate(key, isSeveral, changed) {
         "The override is removed."), "quiet"),
       reset),
     outcome);
-  reset.hidden = isSeveral;
+  reset.hidden = isSeveral || isStep(key);
   // Without a rule there is nothing to exempt from, to limit or to reset.
-  return { root, unruled: (is) => { limits.hidden = exempt.hidden = reset.hidden = is; } };
+  return { root, unruled: (is) => { limits.hidden = exempt.hidden = is; reset.hidden = is || isStep(key); } };
 }

@@ -19,8 +19,10 @@ export function table(caption, columns, empty) {
   return root;
 }
 
-// isSeveral tells what looks like a pattern or a network from a key.
-export const isSeveral = (name) => /[*?]/.test(name) || /(^|:)[0-9a-f.:]+\/\d{1,3}$/i.test(name);
+// isSeveral tells what looks like a pattern or a network from a key. What is meant as a network is one here, as it is
+// for the server (api/network.go), which says what is wrong with it.
+const network = /(^|[^a-z0-9./])(\d+(\.\d+){2,4}|[0-9a-f:]*::[0-9a-f:.]*|[0-9a-f]+(:[0-9a-f]+){7})\/[\d.]*$/i;
+export const isSeveral = (name) => /[*?]/.test(name) || network.test(name);
 
 // linkTo leads to the view of a key, or of a pattern or a network.
 export const linkTo = (name, several) => (several ? "#/match/" : "#/key/") + encodeURIComponent(name);
