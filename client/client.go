@@ -200,6 +200,7 @@ func (c *Client) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnsw
 	})
 	if err == nil {
 		c.known.update(a)
+		c.denials.charged(req.Mode, a)
 		c.denials.remember(req.Mode, a, asked)
 		c.leases.asked(&a)
 		return c.refuseUnmatched(a), nil
@@ -224,8 +225,9 @@ func (c *Client) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Che
 	if err != nil {
 		return c.fallback(ctx, reqs, err)
 	}
-	for _, a := range all.Checks {
+	for i, a := range all.Checks {
 		c.known.update(a)
+		c.denials.charged(reqs[i].Mode, a)
 	}
 	if len(all.Checks) == 1 { // in a call of several, the costs of a key were added up
 		c.denials.remember(reqs[0].Mode, all.Checks[0], asked)
@@ -298,6 +300,9 @@ func (c *Client) askEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Ea
 		if list[i].Err = err; len(all.Checks) == 1 {
 			list[i].CheckAnswer = all.Checks[0]
 		}
+	}
+	for i, e := range list { // after all denials: checks that are sent one by one are decided in any order
+		c.denials.charged(reqs[i].Mode, e.CheckAnswer)
 	}
 	return list, nil
 }

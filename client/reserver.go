@@ -35,16 +35,24 @@ var ErrCannotReserve = errors.New("this transport takes no reservations: use cli
 // wraps api.ErrUnavailable. It also wraps api.ErrOutcomeUnknown if something may be reserved; that ends with its ttl.
 func (c *Client) Reserve(ctx context.Context, req api.ReservationRequest) (api.ReservationOfAll, error) {
 	ctx = withKey(ctx, 0) // here a key costs the server nothing
-	return onReserver(ctx, c.shared, func(ctx context.Context, r Reserver) (api.ReservationOfAll, error) {
+	got, err := onReserver(ctx, c.shared, func(ctx context.Context, r Reserver) (api.ReservationOfAll, error) {
 		return r.Reserve(ctx, req)
 	})
+	for _, a := range got.Checks {
+		c.denials.charged(api.ModeTake, a)
+	}
+	return got, err
 }
 
 // Commit implements Reserver. It is sent again if its outcome is not known.
 func (c *Client) Commit(ctx context.Context, id string, req api.CommitRequest) (api.Settlement, error) {
-	return onReserver(ctx, c.shared, func(ctx context.Context, r Reserver) (api.Settlement, error) {
+	got, err := onReserver(ctx, c.shared, func(ctx context.Context, r Reserver) (api.Settlement, error) {
 		return r.Commit(ctx, id, req)
 	})
+	for _, k := range got.Keys { // what it really cost may be above what was reserved
+		c.denials.end(k.Key)
+	}
+	return got, err
 }
 
 // Cancel implements Reserver. It is sent again if its outcome is not known.
