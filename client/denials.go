@@ -90,7 +90,8 @@ func (d *denials) end(key string) {
 }
 
 // answer returns the answer to a call if all of its keys are denied for certain. Of any other key it is not known
-// whether its rule counts what is denied. Invalid requests are left to the transport, which refuses them.
+// whether its rule counts what is denied. Invalid requests are left to the transport, which refuses them. A call that
+// gives a key twice is left to the server, which adds the costs up.
 func (d *denials) answer(ctx context.Context, reqs []api.CheckRequest) (all api.ChecksAnswer, ok bool) {
 	if d == nil || api.MayRepeat(ctx) { // the server has the answer that was given before
 		return all, false
@@ -102,7 +103,7 @@ func (d *denials) answer(ctx context.Context, reqs []api.CheckRequest) (all api.
 	all = api.ChecksAnswer{Atomic: true, Checks: make([]api.CheckAnswer, len(reqs))}
 	for i, r := range reqs {
 		a, denied := d.lookup(r)
-		if !denied {
+		if !denied || slices.ContainsFunc(reqs[:i], func(o api.CheckRequest) bool { return o.Key == r.Key }) {
 			return api.ChecksAnswer{}, false
 		}
 		all.Checks[i], all.RetryAfterMs = a, max(all.RetryAfterMs, a.RetryAfterMs)

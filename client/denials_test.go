@@ -110,7 +110,8 @@ func TestCallsThatDenialsAnswer(t *testing.T) {
 		test(t, take, one, []api.CheckRequest{take}, 0)
 		test(t, take, one, []api.CheckRequest{look}, 0)
 		test(t, take, all, []api.CheckRequest{take}, 0)
-		test(t, take, all, []api.CheckRequest{take, take}, 0)
+		test(t, take, all, []api.CheckRequest{take, take}, 1) // the costs of one key are added up
+		test(t, take, each, []api.CheckRequest{take, take}, 0)
 		test(t, take, all, []api.CheckRequest{other, take}, 1)
 		test(t, take, each, []api.CheckRequest{other, take}, 1)
 		test(t, take, keyed(one), []api.CheckRequest{take}, 1)
