@@ -309,6 +309,9 @@ func (c *Client) askEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Ea
 
 // Peek implements Checker. No policy answers it.
 func (c *Client) Peek(ctx context.Context, key string) (api.KeyState, error) {
+	if err := api.ValidateKey(key); err != nil { // an open breaker acts before the transport validates
+		return api.KeyState{}, err
+	}
 	return send(ctx, c.shared, false, func(ctx context.Context) (api.KeyState, error) {
 		return c.checker.Peek(ctx, key)
 	})
