@@ -200,6 +200,7 @@ func (c *Client) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnsw
 	})
 	if err == nil {
 		c.known.update(a)
+		c.denials.charged(req.Mode, a)
 		c.denials.remember(req.Mode, a, asked)
 		c.leases.asked(&a)
 		return c.refuseUnmatched(a), nil
@@ -224,8 +225,9 @@ func (c *Client) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Che
 	if err != nil {
 		return c.fallback(ctx, reqs, err)
 	}
-	for _, a := range all.Checks {
+	for i, a := range all.Checks {
 		c.known.update(a)
+		c.denials.charged(reqs[i].Mode, a)
 	}
 	if len(all.Checks) == 1 { // in a call of several, the costs of a key were added up
 		c.denials.remember(reqs[0].Mode, all.Checks[0], asked)
@@ -264,24 +266,28 @@ func (c *Client) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.
 
 func (c *Client) askEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Each, error) {
 	asked := c.denials.start()
+	var before []api.Each // of the attempt before
 	list, err := ask(ctx, c.shared, func(ctx context.Context) ([]api.Each, error) {
 		list, err := c.checker.CheckEach(ctx, reqs)
-		if err == nil && allFailed(list) {
-			return list, list[0].Err // checks sent one by one have no common error, and the breaker needs one
+		if failed(err) {
+			list = slices.Repeat([]api.Each{{Err: err}}, len(reqs))
+		} else if err != nil {
+			return nil, err
 		}
-		if at := slices.IndexFunc(list, unknown); at >= 0 && err == nil && api.Repeatable(ctx) {
-			return list, list[at].Err // all are sent again, and those that were answered charge nothing
+		for i := range min(len(before), len(list)) {
+			if failed(list[i].Err) && !failed(before[i].Err) {
+				list[i] = before[i]
+			}
+			list[i].Err = errorAfter(before[i].Err, list[i].Err)
 		}
-		return list, err
+		before = list
+		return list, commonError(ctx, list)
 	})
 	if len(list) != len(reqs) {
-		list = make([]api.Each, len(reqs))
-		for i := range list {
-			list[i].Err = err
-		}
 		if err != nil && !unanswered(err) {
 			return nil, err
 		}
+		list = slices.Repeat([]api.Each{{Err: err}}, len(reqs))
 	}
 	for i := range list {
 		if list[i].Err == nil {
@@ -295,17 +301,36 @@ func (c *Client) askEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Ea
 			list[i].CheckAnswer = all.Checks[0]
 		}
 	}
+	for i, e := range list { // after all denials: checks that are sent one by one are decided in any order
+		c.denials.charged(reqs[i].Mode, e.CheckAnswer)
+	}
 	return list, nil
 }
 
 // Peek implements Checker. No policy answers it.
 func (c *Client) Peek(ctx context.Context, key string) (api.KeyState, error) {
+	if err := api.ValidateKey(key); err != nil { // an open breaker acts before the transport validates
+		return api.KeyState{}, err
+	}
 	return send(ctx, c.shared, false, func(ctx context.Context) (api.KeyState, error) {
 		return c.checker.Peek(ctx, key)
 	})
 }
 
 func unknown(e api.Each) bool { return errors.Is(e.Err, api.ErrOutcomeUnknown) }
+
+// commonError returns the error that stands for all checks of an attempt, for the breaker and for another attempt.
+// Checks that are sent one by one have no error of the attempt.
+func commonError(ctx context.Context, list []api.Each) error {
+	all := allFailed(list)
+	if at := slices.IndexFunc(list, unknown); at >= 0 && (all || api.Repeatable(ctx)) {
+		return list[at].Err // with a key all are sent again, and those that were answered charge nothing
+	}
+	if all {
+		return list[0].Err
+	}
+	return nil
+}
 
 func allFailed(list []api.Each) bool {
 	for _, e := range list {
@@ -329,7 +354,9 @@ func send[T any](caller context.Context, s *shared, repeatable bool,
 	defer cancel()
 	_, err = s.breaker.Execute(func() (struct{}, error) {
 		for attempt := 0; ; attempt++ {
+			before := err
 			answer, err = call(ctx)
+			err = errorAfter(before, err)
 			if err != nil && caller.Err() != nil {
 				return struct{}{}, fmt.Errorf("%w: %w: %w", errCallerGone, caller.Err(), err)
 			}
@@ -347,4 +374,13 @@ func send[T any](caller context.Context, s *shared, repeatable bool,
 		}
 	}
 	return answer, err
+}
+
+// errorAfter returns the error of a call whose last attempts ended with the errors before and err. If the one before
+// may have charged, and the last one was not sent, the call may have charged.
+func errorAfter(before, err error) error {
+	if errors.Is(before, api.ErrOutcomeUnknown) && errors.Is(err, api.ErrNotSent) {
+		return before
+	}
+	return err
 }

@@ -282,7 +282,8 @@ func TestBreaker(t *testing.T) {
 // While the breaker is open nothing is sent, and the errors say so. A caller that has left gets its own error too.
 func TestErrorsOfAnOpenBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newClient(t, &stub{answer: lost}, client.Config{Policy: client.Deny, Retries: -1})
+		s := &reserver{idempotent: idempotent{stub{answer: lost}}}
+		n := newClient(t, s, client.Config{Policy: client.Deny, Retries: -1})
 		req := api.CheckRequest{Key: "k"}
 		for range 5 {
 			_, _ = n.Check(t.Context(), req)
@@ -297,13 +298,14 @@ func TestErrorsOfAnOpenBreaker(t *testing.T) {
 			{gone, []error{context.Canceled, api.ErrNotSent}},
 		} {
 			_, peek := n.Peek(c.ctx, "k")
+			_, reserve := n.Reserve(c.ctx, api.ReservationRequest{CheckRequest: req})
 			_, one := n.Check(c.ctx, req)
 			_, all := n.CheckAll(c.ctx, []api.CheckRequest{req})
 			each, err := n.CheckEach(c.ctx, []api.CheckRequest{req})
 			if err == nil {
 				err = each[0].Err
 			}
-			for i, err := range []error{peek, one, all, err} {
+			for i, err := range []error{peek, reserve, one, all, err} {
 				for _, want := range c.want {
 					if !errors.Is(err, want) || errors.Is(err, api.ErrOutcomeUnknown) {
 						t.Errorf("call %d: %v, want %v", i, err, want)
@@ -311,11 +313,34 @@ func TestErrorsOfAnOpenBreaker(t *testing.T) {
 				}
 			}
 		}
-		bad := api.WithIdempotency(t.Context(), api.Idempotency{Key: "a b"})
-		if _, err := n.Check(bad, req); !errors.Is(err, api.ErrBadIdempotencyKey) {
-			t.Errorf("with a bad key: %v", err)
-		}
+		badRequests(t, n)
 	})
+}
+
+// badRequests asks for what no server accepts: each error is that of the request, and none is the breaker's.
+func badRequests(t *testing.T, n *client.Client) {
+	t.Helper()
+	ctx := t.Context()
+	keyed := api.WithIdempotency(ctx, api.Idempotency{Key: "a b"})
+	reserve := func(ctx context.Context, key string, cost int64) error {
+		_, err := n.Reserve(ctx, one(key, cost))
+		return err
+	}
+	_, check := n.Check(keyed, api.CheckRequest{Key: "k"})
+	_, peek := n.Peek(ctx, "")
+	_, acquire := n.Acquire(ctx, "", 1)
+	_, commit := n.Commit(ctx, "", api.CommitRequest{})
+	_, cancel := n.Cancel(ctx, "")
+	_, renew := n.Renew(ctx, "", api.RenewRequest{})
+	for i, c := range []struct{ err, want error }{
+		{check, api.ErrBadIdempotencyKey}, {reserve(keyed, "k", 1), api.ErrBadIdempotencyKey}, {peek, api.ErrBadKey},
+		{reserve(ctx, "", 1), api.ErrBadKey}, {reserve(ctx, "k", -3), api.ErrBadCount}, {acquire, api.ErrBadKey},
+		{commit, api.ErrNoReservation}, {cancel, api.ErrNoReservation}, {renew, api.ErrNoReservation},
+	} {
+		if !errors.Is(c.err, c.want) || errors.Is(c.err, api.ErrNoAnswer) {
+			t.Errorf("bad request %d: %v, want %v", i, c.err, c.want)
+		}
+	}
 }
 
 // A caller that leaves gets its own error, no policy, and opens no breaker. Otherwise a caller that can choose a

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -53,19 +54,44 @@ func (d *denials) start() (asked time.Time) {
 // what is denied. Nor are answers of shadow rules and of values: it is not known what shadow rules say about later
 // checks, nor whether another value is admitted.
 func (d *denials) remember(mode api.Mode, a api.CheckAnswer, asked time.Time) {
-	if d == nil || mode == api.ModeLook || a.Allowed || a.Charged || a.Replayed || a.RetryAfterMs <= 0 ||
-		len(a.Shadow) > 0 ||
+	if d == nil || mode.Or(api.ModeTake) != api.ModeTake || a.Allowed || a.Charged || a.Replayed ||
+		a.RetryAfterMs <= 0 || len(a.Shadow) > 0 ||
 		a.Source != api.SourceRedis && a.Source != api.SourceCache ||
 		slices.ContainsFunc(a.Windows, api.WindowState.OfValues) {
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if known, ok := d.keys.Peek(a.Key); ok && asked.Before(known.asked) {
+		return
+	}
 	d.keys.Add(a.Key, &denial{a, asked, d.now()})
 }
 
+// charged ends what is remembered of the key of an answer, if the key was charged.
+func (d *denials) charged(mode api.Mode, a api.CheckAnswer) {
+	if mode != api.ModeLook && (a.Allowed || a.Charged || mode == api.ModeCharge) {
+		d.end(a.Key)
+	}
+}
+
+// end ends what is remembered of a key: this client has charged it, so its wait can be longer. A denial that was asked
+// for before now is not remembered afterwards, because the server may have decided it before the charge. If nothing is
+// remembered of the key, this is one look-up.
+func (d *denials) end(key string) {
+	if d == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, ok := d.keys.Peek(key); ok {
+		d.keys.Add(key, &denial{CheckAnswer: api.CheckAnswer{Cost: math.MaxInt64}, asked: d.now()})
+	}
+}
+
 // answer returns the answer to a call if all of its keys are denied for certain. Of any other key it is not known
-// whether its rule counts what is denied. Invalid requests are left to the transport, which refuses them.
+// whether its rule counts what is denied. Invalid requests are left to the transport, which refuses them. A call that
+// gives a key twice is left to the server, which adds the costs up.
 func (d *denials) answer(ctx context.Context, reqs []api.CheckRequest) (all api.ChecksAnswer, ok bool) {
 	if d == nil || api.MayRepeat(ctx) { // the server has the answer that was given before
 		return all, false
@@ -77,7 +103,7 @@ func (d *denials) answer(ctx context.Context, reqs []api.CheckRequest) (all api.
 	all = api.ChecksAnswer{Atomic: true, Checks: make([]api.CheckAnswer, len(reqs))}
 	for i, r := range reqs {
 		a, denied := d.lookup(r)
-		if !denied {
+		if !denied || slices.ContainsFunc(reqs[:i], func(o api.CheckRequest) bool { return o.Key == r.Key }) {
 			return api.ChecksAnswer{}, false
 		}
 		all.Checks[i], all.RetryAfterMs = a, max(all.RetryAfterMs, a.RetryAfterMs)

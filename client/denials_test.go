@@ -110,7 +110,8 @@ func TestCallsThatDenialsAnswer(t *testing.T) {
 		test(t, take, one, []api.CheckRequest{take}, 0)
 		test(t, take, one, []api.CheckRequest{look}, 0)
 		test(t, take, all, []api.CheckRequest{take}, 0)
-		test(t, take, all, []api.CheckRequest{take, take}, 0)
+		test(t, take, all, []api.CheckRequest{take, take}, 1) // the costs of one key are added up
+		test(t, take, each, []api.CheckRequest{take, take}, 0)
 		test(t, take, all, []api.CheckRequest{other, take}, 1)
 		test(t, take, each, []api.CheckRequest{other, take}, 1)
 		test(t, take, keyed(one), []api.CheckRequest{take}, 1)
@@ -118,4 +119,65 @@ func TestCallsThatDenialsAnswer(t *testing.T) {
 		test(t, take, keyed(each), []api.CheckRequest{other, take}, 2)
 		test(t, look, one, []api.CheckRequest{take}, 1) // a look does not say whether its rule counts what is denied
 	})
+}
+
+// A charge of a key makes its wait longer, so it ends what is remembered of the key.
+func TestAChargeEndsWhatIsRemembered(t *testing.T) { synctest.Test(t, chargesEndDenials) }
+
+func chargesEndDenials(t *testing.T) {
+	s, inFlight := &reserver{}, func() {}
+	s.answer = func(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
+		all, err := admits(api.WindowState{Limit: 10, WindowMs: 60_000})(ctx, reqs)
+		for i := range all.Checks {
+			if a := &all.Checks[i]; a.Cost > 1 {
+				a.Allowed, a.RetryAfterMs, a.Charged = false, 60_000, a.Cost == 3
+			}
+		}
+		inFlight()
+		return all, err
+	}
+	type call = func(*client.Client) error
+	take := func(reqs ...api.CheckRequest) call {
+		return func(c *client.Client) error { _, err := c.CheckAll(t.Context(), reqs); return err }
+	}
+	each := func(reqs ...api.CheckRequest) call {
+		return func(c *client.Client) error { _, err := c.CheckEach(t.Context(), reqs); return err }
+	}
+	check := func(req api.CheckRequest) call {
+		return func(c *client.Client) error { _, err := c.Check(t.Context(), req); return err }
+	}
+	reserve := func(cost int64) call {
+		return func(c *client.Client) error { _, err := c.Reserve(t.Context(), one("user:1", cost)); return err }
+	}
+	commit := func(c *client.Client) error { _, err := c.Commit(t.Context(), "1", api.CommitRequest{}); return err }
+	small, large, other := one("user:1", 1).CheckRequest, one("user:1", 2).CheckRequest, one("other:1", 1).CheckRequest
+	before := func(c *client.Client) error { // a denial that was asked for before the charge comes after it
+		inFlight = func() {
+			inFlight = func() {}
+			time.Sleep(time.Millisecond) // of the bubble
+			testkit.Must(t, check(small)(c))
+		}
+		_, err := c.Check(api.WithIdempotency(t.Context(), api.Idempotency{Key: "mine"}), large)
+		return err
+	}
+	for name, c := range map[string]struct {
+		call call
+		ends bool
+	}{
+		"check": {check(small), true}, "all": {take(other, small), true}, "each": {each(other, small), true},
+		"charge":  {check(api.CheckRequest{Key: "user:1", Cost: 2, Mode: api.ModeCharge}), true},
+		"on_deny": {take(other, api.CheckRequest{Key: "user:1", Cost: 3}), true}, "asked before": {before, true},
+		"reserve": {reserve(1), true}, "commit": {commit, true},
+		"look": {check(api.CheckRequest{Key: "user:1", Mode: api.ModeLook}), false}, "other": {check(other), false},
+		"denied": {reserve(2), false},
+	} {
+		n := newClient(t, s, client.Config{Denials: 10, NoIdempotency: true})
+		testkit.Must(t, check(large)(n))
+		testkit.Must(t, c.call(n))
+		asked := s.asked
+		testkit.Must(t, check(large)(n))
+		if ended := s.asked > asked; ended != c.ends {
+			t.Errorf("%s: what was remembered has ended: %t", name, ended)
+		}
+	}
 }

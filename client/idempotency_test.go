@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -127,4 +128,110 @@ func TestAttemptsThatMayRepeat(t *testing.T) {
 			t.Errorf("with the key %q: %t, want %t", api.IdempotencyKey(c.ctx).Key, got, c.want)
 		}
 	}
+}
+
+// reserver is a stub that takes reservations too.
+type reserver struct {
+	idempotent
+	client.Reserver
+}
+
+func (r *reserver) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer, error) {
+	return r.stub.Check(ctx, req)
+}
+
+func (r *reserver) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
+	return r.stub.CheckAll(ctx, reqs)
+}
+
+// CheckEach has one error for all if the answer is made by together.
+func (r *reserver) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Each, error) {
+	list, err := r.stub.CheckEach(ctx, reqs)
+	if err == nil && errors.Is(list[0].Err, errTogether) {
+		return nil, list[0].Err
+	}
+	return list, err
+}
+
+var errTogether = errors.New("for all")
+
+func together(a answer) answer {
+	return func(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
+		all, err := a(ctx, reqs)
+		return all, fmt.Errorf("%w: %w", errTogether, err)
+	}
+}
+
+func (r *reserver) Peek(ctx context.Context, key string) (api.KeyState, error) {
+	return r.stub.Peek(ctx, key)
+}
+
+func (r *reserver) Reserve(ctx context.Context, req api.ReservationRequest) (a api.ReservationOfAll, err error) {
+	a.ChecksAnswer, err = r.CheckAll(ctx, []api.CheckRequest{req.CheckRequest})
+	return a, err
+}
+
+// Commit answers about the key user:1.
+func (r *reserver) Commit(ctx context.Context, id string, _ api.CommitRequest) (api.Settlement, error) {
+	state, err := r.Peek(ctx, "user:1")
+	return api.Settlement{ID: id, State: api.ReservationCommitted, Keys: []api.KeyState{state}}, err
+}
+
+type answer = func(context.Context, []api.CheckRequest) (api.ChecksAnswer, error)
+
+// inTurn gives each call the next answer. The last answer stays.
+func inTurn(script ...answer) answer {
+	return func(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
+		now := script[0]
+		script = script[min(1, len(script)-1):]
+		return now(ctx, reqs)
+	}
+}
+
+// A lost attempt may have charged. If no later attempt is answered, the outcome of the call is unknown, even if the
+// last attempt was certainly not sent.
+func TestALostAttemptMayHaveCharged(t *testing.T) {
+	reqs := []api.CheckRequest{{Key: "k"}, {Key: "l"}}
+	check := func(ctx context.Context, c *client.Client) error { _, err := c.Check(ctx, reqs[0]); return err }
+	all := func(ctx context.Context, c *client.Client) error { _, err := c.CheckAll(ctx, reqs); return err }
+	reserve := func(ctx context.Context, c *client.Client) error { _, err := c.Reserve(ctx, one("k", 1)); return err }
+	acquire := func(ctx context.Context, c *client.Client) error { _, err := c.Acquire(ctx, "k", 1); return err }
+	each := func(at int) func(ctx context.Context, c *client.Client) error {
+		return func(ctx context.Context, c *client.Client) error {
+			list, err := c.CheckEach(ctx, reqs)
+			if err != nil {
+				return err
+			}
+			return list[at].Err
+		}
+	}
+	test := func(name string, call func(context.Context, *client.Client) error, config client.Config, want error,
+		script ...answer) {
+		t.Helper()
+		config.Policy, config.Timeout = client.Deny, patience
+		s := &reserver{idempotent: idempotent{stub{answer: inTurn(script...)}}}
+		err := call(t.Context(), newClient(t, s, config))
+		if !errors.Is(err, want) || want == nil && err != nil || want == api.ErrOutcomeUnknown &&
+			(errors.Is(err, api.ErrNotSent) || !errors.Is(err, api.ErrUnavailable)) {
+			t.Errorf("%s: %v, want %v", name, err, want)
+		}
+	}
+	var config client.Config
+	for name, call := range map[string]func(context.Context, *client.Client) error{"check": check, "all": all,
+		"reserve": reserve, "acquire": acquire} {
+		test(name+", then not sent", call, config, api.ErrOutcomeUnknown, lost, down)
+		test(name+", the second is lost", call, config, api.ErrOutcomeUnknown, down, lost, down)
+	}
+	test("then answered", check, config, nil, lost, down, admits())
+	test("then refused", check, config, api.ErrBadKey, lost, down, fails(api.ErrBadKey))
+	test("never sent", check, config, api.ErrNotSent, down)
+	test("each, then not sent", each(0), config, api.ErrOutcomeUnknown, lost, down)
+	test("one of each is lost", each(1), config, api.ErrOutcomeUnknown, admits(), lost, down)
+	test("the other was answered", each(0), config, nil, admits(), lost, down)
+	test("not one by one, and then so", each(1), config, api.ErrOutcomeUnknown, together(lost), together(lost), down)
+	test("one by one, and then not", each(0), config, nil, admits(), lost, together(down))
+	// Without keys, nothing is sent again if any of it was lost.
+	config.NoIdempotency = true
+	test("each without keys", each(1), config, api.ErrOutcomeUnknown, down, lost, admits())
+	test("and the other", each(0), config, api.ErrNotSent, down, lost, admits())
 }

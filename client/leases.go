@@ -108,6 +108,7 @@ func (l *leases) Renew(plan lease.Plan, ask api.LeaseRequest) (api.LeaseAnswer, 
 	})
 	if err == nil {
 		l.client.known.update(got.CheckAnswer)
+		l.client.denials.end(ask.Key) // leased units are charged
 		newer := planOf(&got.CheckAnswer)
 		newer.shortest = cmp.Or(newer.shortest, plan.ShortestWindow())
 		plan = newer

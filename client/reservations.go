@@ -50,12 +50,20 @@ func (h *HTTP) Renew(ctx context.Context, id string, req api.RenewRequest) (api.
 }
 
 func (h *HTTP) settle(ctx context.Context, method, id, verb string, body any) (s api.Settlement, err error) {
-	if id == "" { // the id of a denied reservation
-		return s, fmt.Errorf("%w: the id is empty", api.ErrNoReservation)
+	if err := validateID(id); err != nil {
+		return s, err
 	}
 	err = h.ask(ctx, method, "/v1/reservations/"+url.PathEscape(id)+verb, body, &s)
 	if err == nil && (s.ID != id || s.State == "") {
 		err = transport.Lost(fmt.Errorf("an answer about the id %s with state: %q", api.Shorten(s.ID), s.State))
 	}
 	return s, err
+}
+
+// validateID refuses the id of a denied reservation, which is empty.
+func validateID(id string) error {
+	if id == "" {
+		return fmt.Errorf("%w: the id is empty", api.ErrNoReservation)
+	}
+	return nil
 }

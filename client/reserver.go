@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/transport"
 )
 
 // Reserver is a Checker that takes reservations too. HTTP and direct.Redis are Reservers; grpc.Client is not, because
@@ -35,40 +36,54 @@ var ErrCannotReserve = errors.New("this transport takes no reservations: use cli
 // wraps api.ErrUnavailable. It also wraps api.ErrOutcomeUnknown if something may be reserved; that ends with its ttl.
 func (c *Client) Reserve(ctx context.Context, req api.ReservationRequest) (api.ReservationOfAll, error) {
 	ctx = withKey(ctx, 0) // here a key costs the server nothing
-	return onReserver(ctx, c.shared, func(ctx context.Context, r Reserver) (api.ReservationOfAll, error) {
+	_, bad := transport.ValidateReservation(ctx, req)
+	got, err := onReserver(ctx, c.shared, bad, func(ctx context.Context, r Reserver) (api.ReservationOfAll, error) {
 		return r.Reserve(ctx, req)
 	})
+	for _, a := range got.Checks {
+		c.denials.charged(api.ModeTake, a)
+	}
+	return got, err
 }
 
 // Commit implements Reserver. It is sent again if its outcome is not known.
 func (c *Client) Commit(ctx context.Context, id string, req api.CommitRequest) (api.Settlement, error) {
-	return onReserver(ctx, c.shared, func(ctx context.Context, r Reserver) (api.Settlement, error) {
+	bad := validateID(id)
+	got, err := onReserver(ctx, c.shared, bad, func(ctx context.Context, r Reserver) (api.Settlement, error) {
 		return r.Commit(ctx, id, req)
 	})
+	for _, k := range got.Keys { // what it really cost may be above what was reserved
+		c.denials.end(k.Key)
+	}
+	return got, err
 }
 
 // Cancel implements Reserver. It is sent again if its outcome is not known.
 func (c *Client) Cancel(ctx context.Context, id string) (api.Settlement, error) {
-	return onReserver(ctx, c.shared, func(ctx context.Context, r Reserver) (api.Settlement, error) {
+	return onReserver(ctx, c.shared, validateID(id), func(ctx context.Context, r Reserver) (api.Settlement, error) {
 		return r.Cancel(ctx, id)
 	})
 }
 
 // Renew implements Reserver. It is sent again if its outcome is not known.
 func (c *Client) Renew(ctx context.Context, id string, req api.RenewRequest) (api.Settlement, error) {
-	return onReserver(ctx, c.shared, func(ctx context.Context, r Reserver) (api.Settlement, error) {
+	return onReserver(ctx, c.shared, validateID(id), func(ctx context.Context, r Reserver) (api.Settlement, error) {
 		return r.Renew(ctx, id, req)
 	})
 }
 
-// onReserver calls within the deadline and behind the breaker, and again if nobody answered.
-func onReserver[T any](ctx context.Context, s *shared, call func(context.Context, Reserver) (T, error)) (T, error) {
+// onReserver calls within the deadline and behind the breaker, and again if nobody answered. bad is the error of a
+// request that no server accepts: an open breaker acts before the transport validates.
+func onReserver[T any](ctx context.Context, s *shared, bad error,
+	call func(context.Context, Reserver) (T, error)) (answer T, err error) {
 	r, ok := s.checker.(Reserver)
 	if !ok {
-		var none T
-		return none, fmt.Errorf("client: %T: %w", s.checker, ErrCannotReserve)
+		return answer, fmt.Errorf("client: %T: %w", s.checker, ErrCannotReserve)
 	}
-	answer, err := send(ctx, s, true, func(ctx context.Context) (T, error) { return call(ctx, r) })
+	if bad != nil {
+		return answer, bad
+	}
+	answer, err = send(ctx, s, true, func(ctx context.Context) (T, error) { return call(ctx, r) })
 	if err != nil && ctx.Err() == nil && unanswered(err) && !isRefusedCredentials(err) {
 		err = fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 	}

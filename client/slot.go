@@ -158,7 +158,7 @@ func (s *Slot) settleAs(ctx context.Context, settle func(context.Context) error)
 		s.settle = settle
 	}
 	if err := s.settle(ctx); err != nil {
-		s.err = fmt.Errorf("releasing slot %s: %w", s.id, err)
+		s.err = errorAfter(s.err, fmt.Errorf("releasing slot %s: %w", s.id, err))
 		s.over = doesNotStand(err)
 		return s.err
 	}

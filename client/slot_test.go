@@ -207,15 +207,18 @@ func TestTheFirstEndCounts(t *testing.T) {
 	inBubble(t, func(t *testing.T, h *holder, c *client.Client) {
 		slot, err := c.Acquire(t.Context(), "job:1", 1)
 		testkit.Must(t, err)
-		h.settle = func(context.Context) error { return transport.Lost(errors.New("cut off")) }
-		if err := slot.Commit(t.Context(), 7); !errors.Is(err, api.ErrOutcomeUnknown) {
-			t.Error(err)
+		for _, end := range []error{transport.Lost(errGone), transport.NotSent(errGone)} {
+			h.settle = func(context.Context) error { return end }
+			if err := slot.Commit(t.Context(), 7); !errors.Is(err, api.ErrOutcomeUnknown) ||
+				errors.Is(err, api.ErrNotSent) {
+				t.Error(err)
+			}
 		}
 		h.settle = nil
 		for range 2 {
 			testkit.Must(t, slot.Release(t.Context()))
 		}
-		wantSaid(t, h, "reserve 0s", "commit of 7 0s", "commit of 7 0s")
+		wantSaid(t, h, "reserve 0s", "commit of 7 0s", "commit of 7 0s", "commit of 7 0s")
 	})
 }
 

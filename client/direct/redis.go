@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -142,12 +141,7 @@ func (r *Redis) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Chec
 // partition on a Cluster.
 func (r *Redis) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Each, error) {
 	return transport.EachValid(ctx, reqs, func(reqs []api.CheckRequest) ([]api.Each, error) {
-		out := r.checks.CheckEach(ctx, reqs)
-		answered := slices.ContainsFunc(out, func(e api.Each) bool { return !errors.Is(e.Err, api.ErrNoAnswer) })
-		if !answered {
-			return nil, out[0].Err
-		}
-		return out, nil
+		return r.checks.CheckEach(ctx, reqs), nil
 	})
 }
 
