@@ -353,8 +353,8 @@ func TestWaitWithAnIdempotencyKey(t *testing.T) {
 	})
 }
 
-// A server that answers with old denials alone is asked with pauses, and no longer than MaxWait. The last check may end a
-// millisecond later.
+// A server that answers with old denials alone is asked with pauses, and no longer than MaxWait. The last check may end
+// a millisecond later.
 func TestWaitWhileAllAnswersAreOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{}
@@ -366,7 +366,8 @@ func TestWaitWhileAllAnswersAreOld(t *testing.T) {
 		}
 		began, c := time.Now(), newClient(t, d, client.Config{MaxWait: 3 * time.Second})
 		err := c.Wait(t.Context(), "user:1", 1)
-		if took := time.Since(began); !errors.Is(err, client.ErrOverLimit) || took > 3*time.Second+time.Millisecond || d.asked > 100 {
+		took := time.Since(began)
+		if !errors.Is(err, client.ErrOverLimit) || took > 3*time.Second+time.Millisecond || d.asked > 100 {
 			t.Errorf("%v after %d checks in %s, want ErrOverLimit after at most 100 in 3s", err, d.asked, took)
 		}
 	})
