@@ -190,12 +190,21 @@ func (s *sweeper) lookAtPatterns(ctx context.Context, fits func(key string) bool
 	return s.sweepWhere(ctx, fits, overrides.Field)
 }
 
-// kindOf returns what is done with a record that is due.
+// The kinds of due records, as what is done with them.
+const (
+	endReservations = "ending reservations"
+	endOverrides    = "ending overrides"
+	sweepLevels     = "sweeping levels"
+)
+
+// sweepOrder: a level that ends with a reservation stays until the reservation has ended.
+var sweepOrder = []string{endReservations, endOverrides, sweepLevels}
+
 func kindOf(field string) string {
 	if _, ok := counters.ReservationOf(field); ok {
-		return "ending reservations"
+		return endReservations
 	} else if _, ok := overrides.TargetOf(field); ok {
-		return "ending overrides"
+		return endOverrides
 	}
-	return "sweeping levels"
+	return sweepLevels
 }

@@ -241,8 +241,10 @@ func (s *sweeper) look(ctx context.Context, p int, fields []string) (failed erro
 		kind := kindOf(field)
 		kinds[kind] = append(kinds[kind], field)
 	}
-	for kind, list := range kinds {
-		failed = errors.Join(failed, s.lookAt(ctx, p, kind, list))
+	for _, kind := range sweepOrder {
+		if list := kinds[kind]; len(list) > 0 {
+			failed = errors.Join(failed, s.lookAt(ctx, p, kind, list))
+		}
 	}
 	return failed
 }

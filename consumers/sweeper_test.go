@@ -85,6 +85,28 @@ func sweeping(t *testing.T, now *atomic.Int64, list ...*windows.Rule) (*Pool, *w
 	return pool, rules
 }
 
+// A level that ends with a reservation ends at that time, though both are due in one pass.
+func TestALevelEndsWithItsReservation(t *testing.T) {
+	for range 8 { // the order of the records must not be luck
+		ctx, now := t.Context(), &atomic.Int64{}
+		now.Store(time.Now().UnixMilli())
+		pool, rules := sweeping(t, now, &windows.Rule{Name: "r", Match: "*",
+			Windows: []windows.Window{{Limit: 1, Per: 1500 * time.Millisecond, InFlight: true}}})
+		c, held := pool.sweeper.config, reservations.New(pool.sweeper.counter)
+		one := []counters.Request{{Plan: rules.Match("k"), Key: "k", Cost: 1}}
+		_, err := held.Reserve(ctx, held.ID("a", one), 1500*time.Millisecond, "-", one)
+		testkit.Must(t, err)
+		ends := now.Add(1500)
+		_, err = pool.sweeper.pass(ctx)
+		testkit.Must(t, err)
+		list, err := c.Redis.XRange(ctx, c.Keys.Outbox(c.Keys.Partition("k")), "-", "+").Result()
+		testkit.Must(t, err)
+		if last := list[len(list)-1].Values; last["state"] != "cleared" || last["until"] != fmt.Sprint(ends) {
+			t.Errorf("%v, want it cleared at %d", last, ends)
+		}
+	}
+}
+
 // While no key has a level, the sweeper waits for the shortest time that a new level lasts.
 func TestNothingStands(t *testing.T) {
 	ctx, now := t.Context(), &atomic.Int64{}
