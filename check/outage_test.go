@@ -97,7 +97,8 @@ func TestAnOutageIsToldOnce(t *testing.T) {
 	}
 }
 
-// An outage ends for who asks about it, even if no check comes after it, but not while Redis refuses writes alone.
+// Outage reports the end of an outage even if no check comes after it. It does not report the end while Redis answers
+// reads and refuses writes.
 func TestAnOutageEndsWithoutChecks(t *testing.T) {
 	server := streamtest.OwnRedis(t)
 	c := streamtest.Connect(t, server.Addr())

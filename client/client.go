@@ -319,8 +319,8 @@ func (c *Client) Peek(ctx context.Context, key string) (api.KeyState, error) {
 
 func unknown(e api.Each) bool { return errors.Is(e.Err, api.ErrOutcomeUnknown) }
 
-// commonError returns the error that stands for all checks of an attempt, for the breaker and for another attempt.
-// Checks that are sent one by one have no error of the attempt.
+// commonError returns one error for all checks of an attempt. The breaker counts it, and it decides whether there is
+// another attempt. Checks that are sent one by one have only errors of their own.
 func commonError(ctx context.Context, list []api.Each) error {
 	all := allFailed(list)
 	if at := slices.IndexFunc(list, unknown); at >= 0 && (all || api.Repeatable(ctx)) {

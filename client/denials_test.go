@@ -106,7 +106,7 @@ func TestCallsThatDenialsAnswer(t *testing.T) {
 			t.Errorf("%+v, after the first check the server was asked %d times, want %d", got, s.asked-1, asked)
 		}
 	}
-	synctest.Test(t, func(t *testing.T) { // time stands still, so what is remembered stays fresh
+	synctest.Test(t, func(t *testing.T) { // the clock does not advance, so no denial expires
 		test(t, take, one, []api.CheckRequest{take}, 0)
 		test(t, take, one, []api.CheckRequest{look}, 0)
 		test(t, take, all, []api.CheckRequest{take}, 0)

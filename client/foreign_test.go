@@ -225,7 +225,8 @@ func (a *answersRLS) ShouldRateLimit(context.Context, *rls.RateLimitRequest) (*r
 	return (*rls.RateLimitResponse)(a), nil
 }
 
-// A wait that no time.Duration can hold is no answer. A detail that cannot be read is none: the statuses answer.
+// The client refuses an answer whose wait is too long for a time.Duration. If it cannot read the detail of an answer,
+// it uses the statuses.
 func TestGRPCAnswersThatAreNotOurs(t *testing.T) {
 	over := rls.RateLimitResponse_OVER_LIMIT
 	for _, c := range []struct {

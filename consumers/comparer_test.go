@@ -31,7 +31,7 @@ func TestOverwrittenDecisionsAreRestated(t *testing.T) {
 		stream, err := js.Stream(t.Context(), throttle)
 		testkit.Must(t, err)
 		subject := func(rule, key string) string { return api.ThrottleSubject(w.keys.Prefix, rule, key) }
-		stands := func(rule, key string) (d api.Transition) {
+		published := func(rule, key string) (d api.Transition) {
 			if m, err := stream.GetLastMsgForSubject(context.Background(), subject(rule, key)); err == nil {
 				_ = json.Unmarshal(m.Data, &d) // a message that is not a decision has no state
 			}
@@ -47,12 +47,12 @@ func TestOverwrittenDecisionsAreRestated(t *testing.T) {
 		for _, rule := range []string{"api", "watched"} {
 			for _, key := range keys {
 				w.eventually(fmt.Sprintf("%s is throttled by %s", key, rule), func() (bool, string) {
-					return stands(rule, key).State == api.StateThrottled, "it is not"
+					return published(rule, key).State == api.StateThrottled, "it is not"
 				})
 			}
 		}
 
-		before := stands("api", "user:released")
+		before := published("api", "user:released")
 		answer := []byte(`{"type":"io.nats.jetstream.api.v1.account_info_response"}`)
 		nc := js.Conn()
 		testkit.Must(t, nc.Publish(subject("api", "user:overwritten"), answer))
@@ -63,17 +63,17 @@ func TestOverwrittenDecisionsAreRestated(t *testing.T) {
 		testkit.Must(t, err)
 		testkit.Must(t, nc.Publish(subject("api", "user:released"), body))
 		testkit.Must(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject(subject("api", "user:deleted"))))
-		well := stands("api", "user:well")
+		well := published("api", "user:well")
 		for _, x := range [][2]string{{"api", "user:overwritten"}, {"watched", "user:shadow"}, {"api", "user:released"},
 			{"api", "user:deleted"}} {
 			w.eventually(fmt.Sprintf("%s is throttled again by %s", x[1], x[0]), func() (bool, string) {
-				d := stands(x[0], x[1])
+				d := published(x[0], x[1])
 				return d.State == api.StateThrottled && d.Renewal && d.Validate() == nil, fmt.Sprintf("%+v", d)
 			})
 		}
 		// The metric is increased when Redis has answered, which may be after NATS has the message.
 		w.shows("decisions_restated_total", 4)
-		if now := stands("api", "user:well"); now.Version != well.Version {
+		if now := published("api", "user:well"); now.Version != well.Version {
 			t.Errorf("a decision that stood was published again: %+v", now)
 		}
 
@@ -82,8 +82,8 @@ func TestOverwrittenDecisionsAreRestated(t *testing.T) {
 		testkit.Must(t, js.DeleteStream(t.Context(), throttle))
 		testkit.Must(t, js.DeleteStream(t.Context(), alerted))
 		for _, key := range keys {
-			w.eventually(key+" stands in the stream that was made again", func() (bool, string) {
-				return stands("api", key).State == api.StateThrottled, "it does not"
+			w.eventually(key+" is in the new stream", func() (bool, string) {
+				return published("api", key).State == api.StateThrottled, "it does not"
 			})
 		}
 		_, err = js.Stream(t.Context(), alerted)
@@ -99,7 +99,7 @@ func TestDecisionsThatRedisLostAreReleased(t *testing.T) {
 		w := newWorld(t, url, &windows.Rule{Name: "api", Match: "*", Windows: hour, Alerts: []int{50}},
 			&windows.Rule{Name: "watched", Match: "*", Windows: hour, Shadow: true})
 		publisher, _ := w.publisher(t)
-		stands := func(rule, key string) api.Transition {
+		published := func(rule, key string) api.Transition {
 			d, err := publisher.LastDecision(ctx, api.ThrottleSubject(w.keys.Prefix, rule, key))
 			testkit.Must(t, err)
 			if d == nil {
@@ -110,7 +110,7 @@ func TestDecisionsThatRedisLostAreReleased(t *testing.T) {
 		becomes := func(rule, key string, state api.State) {
 			t.Helper()
 			w.eventually(fmt.Sprintf("%s is %s by %s", key, state, rule), func() (bool, string) {
-				d := stands(rule, key)
+				d := published(rule, key)
 				return d.State == state, fmt.Sprintf("%+v", d)
 			})
 		}
@@ -138,7 +138,7 @@ func TestDecisionsThatRedisLostAreReleased(t *testing.T) {
 			}
 			becomes(x[0], x[1], api.StateThrottled)
 		}
-		well := stands("api", w.keyIn(1, "well"))
+		well := published("api", w.keyIn(1, "well"))
 		names := []string{w.keys.Levels(0), w.keys.Due(0), w.keys.Overrides(0)}
 		for _, key := range []string{lost[0][1], long, half} {
 			for _, form := range lua.Forms() {
@@ -154,7 +154,7 @@ func TestDecisionsThatRedisLostAreReleased(t *testing.T) {
 			t.Errorf("the record of the lower level is %q, was %q", now, before)
 		}
 		w.shows("decisions_restated_total", float64(len(lost)))
-		if now := stands("api", w.keyIn(1, "well")); now.Version != well.Version {
+		if now := published("api", w.keyIn(1, "well")); now.Version != well.Version {
 			t.Errorf("a decision that Redis has was published again: %+v", now)
 		}
 	})

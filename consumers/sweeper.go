@@ -233,8 +233,8 @@ func (s *sweeper) sweep(ctx context.Context, p int, now int64) error {
 	return nil
 }
 
-// look sweeps some records of a partition, each kind by itself: if the records of another kind cannot be read, the
-// levels do not wait.
+// look sweeps some records of a partition, one kind after the other. If Redis refuses one kind, look still sweeps the
+// others.
 func (s *sweeper) look(ctx context.Context, p int, fields []string) (failed error) {
 	kinds := map[string][]string{}
 	for _, field := range fields {

@@ -194,8 +194,8 @@ func TestAnOverrideEndsSoon(t *testing.T) {
 	}
 }
 
-// A key of another type in the place of one of ours, or a refusal for another reason, stops no other key. The log
-// tells it once, and it is not swept again at once. What it stopped goes on when it is deleted.
+// A foreign key in the place of one of our keys stops no other key, and neither does a refusal for another reason. The
+// log names the key once. The sweeper waits before it tries again. It succeeds after the foreign key was deleted.
 func TestAForeignKeyStopsNoOther(t *testing.T) {
 	for what, c := range map[string]struct {
 		name  func(k *stream.Keys, p int) string

@@ -141,7 +141,8 @@ func eventsAway(t *testing.T, w *world) (unknown bool) {
 	return unknown
 }
 
-// operatorsAway changes overrides and resets a key while Redis does not answer. What was sent, Redis may do later.
+// operatorsAway changes overrides and resets a key while Redis does not answer. Redis may execute a request later, if
+// it was sent.
 func operatorsAway(t *testing.T, w *world, problem string) {
 	t.Helper()
 	for _, c := range [][3]string{{"PUT", "/v1/overrides/allow:1", `{"block":true}`},

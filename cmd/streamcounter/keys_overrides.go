@@ -54,7 +54,7 @@ func limitCommand() *cobra.Command {
 		})
 	cmd.Long = "Gives a key other limits than its rule. Each LIMIT/SPAN replaces the rule's window of the same\n" +
 		"SPAN, or is added; the other windows stay. With --all they are replaced too, but for those that\n" +
-		"count different values. What was counted stays counted."
+		"count different values. The counts do not change."
 	cmd.Flags().BoolVar(&all, "all", false, "replace all windows of the rule but those of values")
 	return cmd
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// everyRule stands for the names of all rules, as in a NATS subject.
+// everyRule matches the name of every rule, as in a NATS subject.
 const everyRule = "*"
 
 func newWatch() *cobra.Command {

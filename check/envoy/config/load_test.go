@@ -54,7 +54,7 @@ func TestLoadOfADirectory(t *testing.T) {
 	}
 	write("c.yaml", "domain: y\n")
 	fails("c.yaml:1:9: ", `domain "y"`, "a.yaml has it already")
-	// It stands for a pipe, which would keep the process from starting.
+	// Load refuses a socket as it refuses a pipe. A pipe would block the start of the process.
 	socket, err := net.Listen("unix", filepath.Join(dir, "d.yaml"))
 	testkit.Must(t, err)
 	fails("d.yaml is not a regular file")
