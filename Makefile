@@ -68,8 +68,8 @@ faults: ## Try to break it: SEED=1 MINUTES=10, the real program under faults in 
 	SEED=$(or $(SEED),1) MINUTES=$(or $(MINUTES),10) go test ./internal/faults -count=1 -v -timeout $$(($(or $(MINUTES),10) + 15))m
 
 .PHONY: soak
-soak: ## Count KEYS=10000000 keys twice, and see that no process grows; table in bin/soak
-	KEYS=$(or $(KEYS),10000000) SOAK=$(CURDIR)/bin/soak go test ./internal/faults -run TestSoak -count=1 -v -timeout 2h
+soak: ## Count KEYS=10000000 keys twice, and see that no process grows
+	KEYS=$(or $(KEYS),10000000) go test ./internal/faults -run TestSoak -count=1 -v -timeout 2h
 
 .PHONY: pictures
 pictures: ## Take the pictures of docs/pictures with Chromium, from a minute of the shipped log

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 var (
@@ -23,9 +25,7 @@ func TestLinksBetweenPages(t *testing.T) {
 	}
 	for _, page := range strings.Fields(string(list)) {
 		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		for _, m := range markdownLink.FindAllStringSubmatch(string(text), -1) {
 			path, anchor, _ := strings.Cut(m[1], "#")
 			if strings.Contains(path, "://") {
@@ -53,9 +53,7 @@ func TestLinksBetweenPages(t *testing.T) {
 func hasHeading(t *testing.T, page, anchor string) bool {
 	t.Helper()
 	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for line := range strings.Lines(string(text)) {
 		title := strings.ToLower(strings.TrimSpace(strings.TrimLeft(line, "#")))
 		made := strings.ReplaceAll(notInAnchors.ReplaceAllString(title, ""), " ", "-")

@@ -1,6 +1,7 @@
 package alerts_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -30,10 +31,12 @@ type world struct {
 	outcomes map[string]int
 }
 
-func newWorld(t *testing.T, nc *nats.Conn) *world {
+func newWorld(t *testing.T) *world {
 	t.Helper()
-	return newWorldOf(t, nc, alerts.PublisherConfig{Log: slog.New(slog.DiscardHandler)})
+	return newWorldOf(t, sharedNATS(t), alerts.PublisherConfig{})
 }
+
+func sharedNATS(t *testing.T) *nats.Conn { return streamtest.ConnectNATS(t, streamtest.NATS(t)) }
 
 func newWorldOf(t *testing.T, nc *nats.Conn, config alerts.PublisherConfig) *world {
 	t.Helper()
@@ -42,6 +45,7 @@ func newWorldOf(t *testing.T, nc *nats.Conn, config alerts.PublisherConfig) *wor
 	w := &world{prefix: streamtest.Prefix(t), js: js, outcomes: map[string]int{}}
 	w.throttle, w.alerts = alerts.StreamNames(w.prefix)
 	config.Prefix, config.AckTimeout = w.prefix, 500*time.Millisecond
+	config.Log = cmp.Or(config.Log, slog.New(slog.DiscardHandler))
 	config.OnOutcome = func(outcome string) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -58,44 +62,29 @@ func (w *world) count(outcome string) int {
 	return w.outcomes[outcome]
 }
 
-// follow returns what an ordered consumer of a stream receives, one word per message, until it is stopped.
-func (w *world) follow(t *testing.T, streamName string, from jetstream.DeliverPolicy) (heard <-chan string,
-	stop func()) {
+// first returns the first n messages of a stream, one word per message, and fails if they do not come.
+func (w *world) first(t *testing.T, streamName string, n int) (got []string) {
 	t.Helper()
-	cfg := jetstream.OrderedConsumerConfig{DeliverPolicy: from, FilterSubjects: []string{w.prefix + ".>"}}
-	consumer, err := w.js.OrderedConsumer(t.Context(), streamName, cfg)
-	testkit.Must(t, err)
-	got := make(chan string, 10_000)
+	var consumer jetstream.Consumer
+	streamtest.Eventually(t, "there is a consumer", func() (bool, string) {
+		var err error
+		consumer, err = w.js.OrderedConsumer(t.Context(), streamName, jetstream.OrderedConsumerConfig{})
+		return err == nil, fmt.Sprint(err)
+	})
+	heard := make(chan string, 10_000)
 	following, err := consumer.Consume(func(m jetstream.Msg) {
 		var tr api.Transition
 		if err := json.Unmarshal(m.Data(), &tr); err != nil {
-			got <- err.Error()
-			return
+			t.Error(err)
 		}
-		got <- word(tr)
+		heard <- word(tr)
 	})
 	testkit.Must(t, err)
-	return got, following.Stop
-}
-
-// first returns the first n messages of a stream.
-func (w *world) first(t *testing.T, streamName string, n int) []string {
-	t.Helper()
-	heard, stop := w.follow(t, streamName, jetstream.DeliverAllPolicy)
-	defer stop()
-	return next(t, heard, n)
-}
-
-func word(t api.Transition) string { return fmt.Sprintf("%s %s@%d", t.Key, t.State, t.SinceMs) }
-
-// next takes n words, and fails if they do not come.
-func next(t *testing.T, from <-chan string, n int) []string {
-	t.Helper()
-	var got []string
-	late := time.After(20 * time.Second)
+	defer following.Stop()
+	late := time.After(time.Minute)
 	for range n {
 		select {
-		case w := <-from:
+		case w := <-heard:
 			got = append(got, w)
 		case <-late:
 			t.Fatalf("%d of %d messages came: %q", len(got), n, got)
@@ -103,6 +92,8 @@ func next(t *testing.T, from <-chan string, n int) []string {
 	}
 	return got
 }
+
+func word(t api.Transition) string { return fmt.Sprintf("%s %s@%d", t.Key, t.State, t.SinceMs) }
 
 func throttle(key string, state api.State, since int64) api.Transition {
 	return api.Transition{

@@ -3,7 +3,6 @@ package alerts
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -163,8 +162,7 @@ func (r reading) since(ctx context.Context, from time.Time, most uint64) (list [
 			if meta.Sequence.Stream >= r.end.sequence {
 				return list, true, nil
 			}
-			var t api.Transition
-			if errors.Join(json.Unmarshal(m.Data(), &t), t.Validate()) == nil {
+			if t, err := api.ReadTransition(m.Subject(), m.Data()); err == nil {
 				list = append(list, storedTransition{t, place{meta.Sequence.Stream, meta.Timestamp}})
 			}
 		}
@@ -188,8 +186,7 @@ func (h *History) Follow(ctx context.Context, take func(api.Transition)) {
 		both.Go(func() {
 			_ = subscription.Run(ctx, config, func(d subscription.Delivery) { // it ends with ctx or the connection
 				for _, m := range d.Messages {
-					var t api.Transition
-					if errors.Join(json.Unmarshal(m.Data(), &t), t.Validate()) == nil {
+					if t, err := api.ReadTransition(m.Subject(), m.Data()); err == nil {
 						take(t)
 					}
 				}

@@ -10,16 +10,14 @@ import (
 
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // The alerts of one key among many come page by page, the newest first, each once: both if all of them are read, and
 // if only the newest are.
 func TestHistoryPages(t *testing.T) {
-	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
-	w := newWorld(t, nc)
-	history, err := alerts.NewHistory(nc, w.prefix)
+	w := newWorld(t)
+	history, err := alerts.NewHistory(w.js.Conn(), w.prefix)
 	testkit.Must(t, err)
 	if list, _, err := history.Alerts(t.Context(), "user.1", "", 5); err != nil || len(list) != 0 {
 		t.Fatalf("before there is a stream: %+v, %v", list, err)
@@ -62,9 +60,8 @@ func TestHistoryPages(t *testing.T) {
 
 // The last decision of each rule is returned.
 func TestHistoryHasTheLastDecisions(t *testing.T) {
-	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
-	w := newWorld(t, nc)
-	history, err := alerts.NewHistory(nc, w.prefix)
+	w := newWorld(t)
+	history, err := alerts.NewHistory(w.js.Conn(), w.prefix)
 	testkit.Must(t, err)
 	testkit.Must(t, w.publisher.Ensure(t.Context()))
 	var all []api.Transition
@@ -83,9 +80,8 @@ func TestHistoryHasTheLastDecisions(t *testing.T) {
 
 // Follow goes on after a stream was deleted and created again, and the new one has fewer messages than the old one had.
 func TestFollowSurvivesANewStream(t *testing.T) {
-	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
-	w := newWorld(t, nc)
-	history, err := alerts.NewHistory(nc, w.prefix)
+	w := newWorld(t)
+	history, err := alerts.NewHistory(w.js.Conn(), w.prefix)
 	testkit.Must(t, err)
 	publish := func(keys ...string) {
 		t.Helper()

@@ -2,7 +2,6 @@ package alerts
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -27,7 +26,7 @@ func (p *Publisher) Subjects(ctx context.Context) ([]string, error) {
 }
 
 // LastDecision returns the throttle decision that is in the stream of decisions on a subject. It returns nil if the
-// stream has no message there, or if it is not a valid decision.
+// stream has no message there, or if subscribers ignore it (api.ReadTransition).
 func (p *Publisher) LastDecision(ctx context.Context, subject string) (*api.Transition, error) {
 	stream, err := p.throttleStream(ctx)
 	if err != nil {
@@ -40,8 +39,7 @@ func (p *Publisher) LastDecision(ctx context.Context, subject string) (*api.Tran
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", subject, err)
 	}
-	var t api.Transition
-	if bad := errors.Join(json.Unmarshal(m.Data, &t), t.Validate()); bad == nil {
+	if t, err := api.ReadTransition(subject, m.Data); err == nil {
 		return &t, nil
 	}
 	return nil, nil

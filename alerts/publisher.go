@@ -84,11 +84,10 @@ func (p *Publisher) Ensure(ctx context.Context) error {
 	return err
 }
 
-// Publish stores the transitions and returns nil when every one has its PubAck. The next message of a subject is sent
-// only after the ack of the one before. Subjects are independent of each other, except that an alert also waits while
-// an earlier alert of its key waits. A message without an ack is sent again with the same ID, for as long as ctx
-// allows: nothing is sent when ctx.Err is not nil. The first `resent` transitions may have been sent before;
-// JetStream should not know the ID of any other.
+// Publish stores the transitions and returns nil when every one has its PubAck. The next decision of a subject, and the
+// next alert of a key, is sent only after the ack of the one before. A message without an ack is sent again with the
+// same ID, for as long as ctx allows: nothing is sent when ctx.Err is not nil. The first `resent` transitions may have
+// been sent before; JetStream should not know the ID of any other.
 func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition, resent int) error {
 	pending := make([]*nats.Msg, 0, len(transitions))
 	sent := map[string]bool{} // the IDs that JetStream may know
@@ -168,8 +167,9 @@ func (f *flight) wait(ctx context.Context) (*jetstream.PubAck, error) {
 	}
 }
 
-// wave sends the first message of each subject, all at once, and waits for their acks. It returns the messages that
-// are left, in order, and the last error. It adds the IDs of the messages that it sends to sent.
+// wave sends the first decision of each subject and the first alert of each key, all at once, and waits for their acks.
+// It returns the messages that are left, in order, and the last error. It adds the IDs of the messages that it sends to
+// sent.
 func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg, sent map[string]bool) (left []*nats.Msg,
 	last error) {
 	if !p.nc.IsConnected() {
@@ -181,16 +181,14 @@ func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg, sent map[stri
 		p.config.OnOutcome("failed")
 		return pending, fmt.Errorf("publishing %d transitions: %w", len(pending), err)
 	}
-	flights := make([]*flight, len(pending)) // index in pending → its flight; nil: not sent in this wave
-	inFlight := make(map[string]bool, len(pending))
-	waits := map[string]bool{} // keys that have a waiting alert: their later alerts, of any level, wait too
+	flights := make([]*flight, len(pending))        // index in pending → its flight; nil: not sent in this wave
+	inFlight := make(map[string]bool, len(pending)) // by orderOf
 	for i, m := range pending {
-		key, isAlert := p.alertKey(m.Subject)
-		if inFlight[m.Subject] || isAlert && waits[key] {
-			waits[key] = waits[key] || isAlert
+		order := p.orderOf(m.Subject)
+		if inFlight[order] {
 			continue
 		}
-		inFlight[m.Subject] = true
+		inFlight[order] = true
 		id := m.Header.Get(jetstream.MsgIDHeader)
 		f := &flight{resent: sent[id]}
 		sent[id] = true
@@ -218,9 +216,13 @@ func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg, sent map[stri
 	return left, last
 }
 
-// alertKey returns the key token of a subject, and reports whether it is the subject of an alert.
-func (p *Publisher) alertKey(subject string) (string, bool) {
-	return subject[strings.LastIndexByte(subject, '.')+1:], strings.HasPrefix(subject, p.config.Prefix+".alert.")
+// orderOf names the messages that must be stored in the order in which they were written: those of a subject, or all
+// alerts of a key, whatever their levels.
+func (p *Publisher) orderOf(subject string) string {
+	if strings.HasPrefix(subject, p.config.Prefix+".alert.") {
+		return subject[strings.LastIndexByte(subject, '.')+1:]
+	}
+	return subject
 }
 
 // acked records that a message is stored. A message that JetStream knew although it was sent for the first time is

@@ -6,17 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
@@ -59,7 +56,7 @@ func (w *world) wantInOrder(t *testing.T, published []api.Transition) {
 // No stream exists at first: the first publish creates them, and so does a publish after somebody deleted them. The
 // order of each subject is kept throughout.
 func TestPublishMakesTheStreamsAndKeepsTheOrder(t *testing.T) {
-	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
+	w := newWorld(t)
 	for range 2 {
 		all := history(7, 9)
 		testkit.Must(t, w.publisher.Publish(t.Context(), append(all, throttle("user:1", api.StateThrottled, 1)), 0))
@@ -72,36 +69,10 @@ func TestPublishMakesTheStreamsAndKeepsTheOrder(t *testing.T) {
 	}
 }
 
-// A subscriber that comes later gets the keys that are throttled now, each once, and then the changes.
-func TestSnapshotThenChanges(t *testing.T) {
-	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
-	ctx := t.Context()
-	testkit.Must(t, w.publisher.Publish(ctx, []api.Transition{
-		throttle("a", api.StateThrottled, 1), throttle("b", api.StateThrottled, 2), throttle("a", api.StateReleased, 3),
-		throttle("c.d", api.StateThrottled, 4), throttle("a", api.StateThrottled, 5),
-		throttle("b", api.StateReleased, 6),
-	}, 0))
-	heard, stop := w.follow(t, w.throttle, jetstream.DeliverLastPerSubjectPolicy)
-	defer stop()
-	snapshot := next(t, heard, 3)
-	slices.Sort(snapshot)
-	if diff := cmp.Diff([]string{"a throttled@5", "b released@6", "c.d throttled@4"}, snapshot); diff != "" {
-		t.Errorf("snapshot (-want +got):\n%s", diff)
-	}
-	// One after the other: a subscriber that is slower than the changes gets only the last one.
-	for i, state := range []api.State{api.StateReleased, api.StateThrottled} {
-		change := throttle("c.d", state, int64(7+i))
-		testkit.Must(t, w.publisher.Publish(ctx, []api.Transition{change}, 0))
-		if diff := cmp.Diff([]string{word(change)}, next(t, heard, 1)); diff != "" {
-			t.Errorf("change (-want +got):\n%s", diff)
-		}
-	}
-}
-
 // A message that is published again, as after an unknown outcome, is stored once. A renewal differs only in `until`,
 // and is not a copy.
 func TestPublishAgain(t *testing.T) {
-	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
+	w := newWorld(t)
 	first := alert("a", api.StateRaised, 1000)
 	again := first
 	again.AtMs, again.Used, again.UntilMs = 2000, 99, 3000 // as another script would write it
@@ -133,8 +104,7 @@ func TestPublishAgain(t *testing.T) {
 // message, so nobody receives it: this is counted and logged.
 func TestAnUnexpectedDuplicate(t *testing.T) {
 	var logged bytes.Buffer
-	w := newWorldOf(t, streamtest.ConnectNATS(t, streamtest.NATS(t)), alerts.PublisherConfig{
-		Log: slog.New(slog.NewTextHandler(&logged, nil))})
+	w := newWorldOf(t, sharedNATS(t), alerts.PublisherConfig{Log: slog.New(slog.NewTextHandler(&logged, nil))})
 	a, b, c := alert("a", api.StateRaised, 1000), alert("b", api.StateRaised, 1000), alert("c", api.StateRaised, 1000)
 	testkit.Must(t, w.publisher.Publish(t.Context(), []api.Transition{a, b}, 0))
 	// The relay has sent only the first one before.
@@ -170,8 +140,7 @@ func (l *lease) Err() error {
 // other relay sent the message before.
 func TestARelayThatWasFrozen(t *testing.T) {
 	var logged bytes.Buffer
-	w := newWorldOf(t, streamtest.ConnectNATS(t, streamtest.NATS(t)), alerts.PublisherConfig{
-		Log: slog.New(slog.NewTextHandler(&logged, nil))})
+	w := newWorldOf(t, sharedNATS(t), alerts.PublisherConfig{Log: slog.New(slog.NewTextHandler(&logged, nil))})
 	a, b := alert("a", api.StateRaised, 1000), alert("b", api.StateRaised, 1000)
 	testkit.Must(t, w.publisher.Publish(t.Context(), []api.Transition{a}, 0)) // by the other
 	if err := w.publisher.Publish(&lease{t.Context(), 0}, []api.Transition{a, b}, 0); !errors.Is(err,
@@ -190,11 +159,10 @@ func TestARelayThatWasFrozen(t *testing.T) {
 // Somebody subscribes without JetStream before the streams exist. NATS then has a receiver for the messages, and does
 // not report that no stream stores them.
 func TestStreamsAreMadeUnderASubscriber(t *testing.T) {
-	nc := streamtest.ConnectNATS(t, streamtest.NATS(t))
-	w := newWorld(t, nc)
-	_, err := nc.SubscribeSync(w.prefix + ".>")
+	w := newWorld(t)
+	_, err := w.js.Conn().SubscribeSync(w.prefix + ".>")
 	testkit.Must(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	testkit.Must(t, w.publisher.Publish(ctx, []api.Transition{alert("a", api.StateRaised, 1000)}, 0))
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/streamcounter/streamcounter/alerts"
-	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
@@ -20,7 +19,7 @@ func configOf(t *testing.T, js jetstream.JetStream, name string) jetstream.Strea
 }
 
 func TestEnsureStreams(t *testing.T) {
-	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
+	w := newWorld(t)
 	for range 2 { // the second call finds them unchanged
 		differences, err := alerts.EnsureStreams(t.Context(), w.js, alerts.Streams(w.prefix, 1))
 		testkit.Must(t, err)
@@ -43,7 +42,7 @@ func TestEnsureStreams(t *testing.T) {
 
 // An operator's own settings stay, and the differences are returned.
 func TestEnsureStreamsAltersNothing(t *testing.T) {
-	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
+	w := newWorld(t)
 	theirs := jetstream.StreamConfig{Name: w.alerts, Subjects: []string{w.prefix + ".alert.>"}, MaxAge: time.Hour,
 		MaxMsgsPerSubject: 5, Duplicates: time.Minute}
 	_, err := w.js.CreateStream(t.Context(), theirs)
@@ -70,7 +69,7 @@ func TestEnsureStreamsAltersNothing(t *testing.T) {
 
 // A stream of another name has the subjects: the error says which stream could not be created.
 func TestEnsureStreamsWhereTheSubjectsAreTaken(t *testing.T) {
-	w := newWorld(t, streamtest.ConnectNATS(t, streamtest.NATS(t)))
+	w := newWorld(t)
 	other := strings.ToUpper(w.prefix) + "_MINE"
 	_, err := w.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: other, Subjects: []string{w.prefix + ".>"}})
 	testkit.Must(t, err)

@@ -71,7 +71,7 @@ type Source string
 // The sources of an answer.
 const (
 	SourceRedis Source = "redis" // the shared count
-	SourceCache Source = "cache" // a denial that the shared count gave before, until retry_after_ms
+	SourceCache Source = "cache" // a denial that is known from before, at least until retry_after_ms
 	SourceLease Source = "lease" // units of the shared count that the server or the client has reserved
 	SourceLocal Source = "local" // this process's own count, while Redis is away
 	// nobody counted: no rule matches, or Redis is away and the rule says allow or deny
@@ -91,15 +91,14 @@ type CheckAnswer struct {
 	// Windows holds one entry per window of the rule, in the rule's order.
 	Windows []WindowState `json:"windows"`
 	// RetryAfterMs is the shortest wait after which the same request is allowed if nothing else is charged in the
-	// meantime, and no rule or override changes: at RetryAfterMs-1 it is still denied. Below 0, no wait helps. For a
-	// block it is when that ends. After a charge that went over the limit, it is the wait for one unit.
+	// meantime, and nothing else changes: at RetryAfterMs-1 it is still denied. Below 0, no wait helps. For a block it
+	// is when that ends. After a charge that went over the limit, it is the wait for one unit.
 	RetryAfterMs int64  `json:"retry_after_ms"`
 	Source       Source `json:"source"`
 	// Charged: the cost counts although Allowed is false, because the check was of ModeCharge or the rule says so
-	// (on_deny: charge).
+	// (on_deny: charge; in a replay, what the rule says now).
 	Charged bool `json:"charged,omitempty"`
-	// Replayed: a request with the same Idempotency-Key was answered before, and this is
-	// that answer. Nothing was charged for it again.
+	// Replayed: the request was answered before (Repeatable), and this is that answer. Nothing was charged again.
 	Replayed bool `json:"replayed,omitempty"`
 	InForce
 	// Shadow is what each shadow rule that matches the key would have done, in the order of the rules. Shadow rules
@@ -265,7 +264,7 @@ type Problem struct {
 	Title  string `json:"title"`
 	Status int    `json:"status"`
 	Detail string `json:"detail,omitempty"`
-	// RequestID is the X-Request-Id of the answer. It is in the server's log and traces too.
+	// RequestID is the X-Request-Id of the answer. It is in the server's traces too, and in its log for 5xx.
 	RequestID string `json:"request_id,omitempty"`
 }
 

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -98,6 +99,23 @@ func (t Transition) MessageID(prefix string) string {
 		parts = append(parts, strconv.FormatInt(t.UntilMs, 10))
 	}
 	return strings.Join(append(parts, KeyToken(t.Key)), "/")
+}
+
+// ReadTransition reads a message that a subscriber received on a subject. It returns an error, wrapping
+// ErrBadTransition, for a message that no worker can have published there. A subscriber must ignore such a decision,
+// because no worker will release its key.
+func ReadTransition(subject string, data []byte) (t Transition, err error) {
+	if err := json.Unmarshal(data, &t); err != nil {
+		return t, fmt.Errorf("%w: %w", ErrBadTransition, err)
+	}
+	if err := t.Validate(); err != nil {
+		return t, err
+	}
+	prefix, _, _ := strings.Cut(subject, ".") // a prefix has no dot
+	if own := t.Subject(prefix); own != subject {
+		return t, fmt.Errorf("%w: a message of %s, on %s", ErrBadTransition, Shorten(own), Shorten(subject))
+	}
+	return t, nil
 }
 
 // Bounds of a transition's times.

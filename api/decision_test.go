@@ -2,14 +2,12 @@ package api_test
 
 import (
 	"encoding/json"
-	"maps"
-	"slices"
+	"errors"
+	"math"
+	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func throttled() api.Transition {
@@ -45,30 +43,63 @@ func TestMessageIDAndSubject(t *testing.T) {
 	}
 }
 
-func TestTransitionFields(t *testing.T) {
-	contract := []string{"at_ms", "expires_ms", "id", "key", "level", "limit", "rule", "since_ms", "state",
-		"until_ms", "used", "version", "window_ms"}
-	flagged := throttled()
-	flagged.Shadow, flagged.Renewal = true, true
-	more := append(slices.Clone(contract), "renewal", "shadow")
-	slices.Sort(more)
-	for name, c := range map[string]struct {
-		transition api.Transition
-		want       []string
-	}{
-		"one": {throttled(), contract}, "a zero one": {api.Transition{}, contract}, "one with flags": {flagged, more},
-	} {
-		if diff := cmp.Diff(c.want, fieldsOf(t, c.transition)); diff != "" {
-			t.Errorf("fields of %s (-contract +got):\n%s", name, diff)
+func TestReadTransitionReadsWhatAWorkerPublishes(t *testing.T) {
+	released, alert, block := throttled(), throttled(), throttled()
+	released.State, released.ExpiresMs = api.StateReleased, released.UntilMs
+	alert.State, alert.Level, alert.Key = api.StateRaised, 80, "a key"
+	block.Rule, block.Limit, block.WindowMs = api.OverrideRule, 0, 0
+	for _, want := range []api.Transition{throttled(), released, alert, block} {
+		data, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data = append([]byte(`{"of_a_newer_version":1,`), data[1:]...)
+		if got, err := api.ReadTransition(want.Subject("sc"), data); err != nil || got != want {
+			t.Errorf("%s: %+v, %v, want %+v", data, got, err, want)
 		}
 	}
 }
 
-func fieldsOf(t *testing.T, v any) []string {
-	t.Helper()
-	text, err := json.Marshal(v)
-	testkit.Must(t, err)
-	var fields map[string]any
-	testkit.Must(t, json.Unmarshal(text, &fields))
-	return slices.Sorted(maps.Keys(fields))
+func TestReadTransitionRefusesWhatNoWorkerPublishes(t *testing.T) {
+	for name, change := range map[string]func(*api.Transition){
+		"version 0":       func(d *api.Transition) { d.Version = 0 },
+		"version":         func(d *api.Transition) { d.Version = math.MaxInt64 },
+		"expires":         func(d *api.Transition) { d.ExpiresMs = 1 << 62 },
+		"limit":           func(d *api.Transition) { d.Limit = 1 << 60 },
+		"window":          func(d *api.Transition) { d.WindowMs = 1 << 60 },
+		"level":           func(d *api.Transition) { d.Level = 7 },
+		"since":           func(d *api.Transition) { d.SinceMs = -5 },
+		"another key":     func(d *api.Transition) { d.Key = "user:43" },
+		"another rule":    func(d *api.Transition) { d.Rule = "web" },
+		"another subtree": func(d *api.Transition) { d.State = api.StateRaised },
+	} {
+		d := throttled()
+		subject := d.Subject("sc")
+		change(&d)
+		data, err := json.Marshal(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := api.ReadTransition(subject, data); !errors.Is(err, api.ErrBadTransition) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := api.ReadTransition(throttled().Subject("sc"), []byte("{")); !errors.Is(err, api.ErrBadTransition) {
+		t.Errorf("no JSON: %v", err)
+	}
+}
+
+// A penalty that the library has not written is an error, and its entry becomes a dead letter.
+func TestForeignPenalties(t *testing.T) {
+	for text, want := range map[string]string{"1,2,3": "", "2,2,3": "", "0,2,3": "step 0", "3,2,3": "step 3",
+		"1,2": "expected", "1,2,3,4": "expected", "1,2,x": "expected", "1,2,-3": "until -3"} {
+		f, err := api.ReadInForce(func(string) string { return text })
+		if err == nil {
+			err = api.Transition{Rule: "api", Key: "k", State: api.StateThrottled, Level: 100, WindowMs: 1, Version: 1,
+				InForce: f}.Validate()
+		}
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // Network is the set of keys of a range of addresses: a key is a prefix, such as ip:, and after it an address of the
-// range.
+// range, or a smaller range (clients with IPv6 are counted as networks of 64 bits).
 type Network struct {
 	Prefix    string
 	Addresses netip.Prefix
@@ -17,24 +17,29 @@ type Network struct {
 // String returns the network in the form that ParseNetwork reads: ip:203.0.113.0/24.
 func (n Network) String() string { return escapes.Replace(n.Prefix) + n.Addresses.String() }
 
-// Contains reports whether a key is the prefix and an address of the network. An IPv4 address within IPv6
-// (::ffff:203.0.113.9) is that IPv4 address.
+// Contains reports whether a key is the prefix and an address of the network, or a network within it. An IPv4 address
+// within IPv6 (::ffff:203.0.113.9) is that IPv4 address.
 func (n Network) Contains(key string) bool {
 	rest, ok := strings.CutPrefix(key, n.Prefix)
 	if !ok {
 		return false
 	}
-	address, ok := AddressOf(rest)
-	return ok && n.Addresses.Contains(address)
+	inner, ok := AddressesOf(rest)
+	return ok && n.Addresses.Bits() <= inner.Bits() && n.Addresses.Contains(inner.Addr())
 }
 
-// AddressOf reads the address that a key has after its prefix; a zone (%eth0) is left out.
-func AddressOf(text string) (netip.Addr, bool) {
+// AddressesOf reads the address or the network that a key has after its prefix; a zone (%eth0) is left out.
+func AddressesOf(text string) (netip.Prefix, bool) {
 	if !looksLikeAddress(text) {
-		return netip.Addr{}, false
+		return netip.Prefix{}, false
+	}
+	if strings.IndexByte(text, '/') >= 0 {
+		network, err := netip.ParsePrefix(text)
+		return Unmapped(network), err == nil
 	}
 	address, err := netip.ParseAddr(text)
-	return address.Unmap().WithZone(""), err == nil
+	address = address.Unmap().WithZone("")
+	return netip.PrefixFrom(address, address.BitLen()), err == nil
 }
 
 // Unmapped returns a network of IPv4 addresses within IPv6 (::ffff:203.0.113.0/120) as that network of IPv4

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -43,6 +44,12 @@ func (t Throttled) IsBlock() bool { return t.Rule == OverrideRule }
 
 // IsBlock reports whether it is about a key that an operator has blocked: no rule has throttled it.
 func (t Transition) IsBlock() bool { return t.Rule == OverrideRule }
+
+// EndUnknown reports whether a block ends later than UntilMs, or never. Such a decision is renewed each day, and
+// outlasts UntilMs by an hour.
+func (t Transition) EndUnknown() bool {
+	return t.IsBlock() && t.ExpiresMs-t.UntilMs >= time.Hour.Milliseconds()
+}
 
 // Override is what an operator has set for one key, or for all keys that fit a pattern or are in a network, until
 // a time. It has one of Block, Exempt, Rule and Windows.
@@ -139,7 +146,7 @@ type OverrideEffect struct {
 
 // Covered is how many keys a pattern or a network has now.
 type Covered struct {
-	Keys      int64 `json:"keys"`               // with a count
+	Keys      int64 `json:"keys"`               // with a count, or throttled
 	Throttled int64 `json:"throttled"`          // over a limit, or blocked
 	AtLeast   bool  `json:"at_least,omitempty"` // there was no time to look at all of them
 }

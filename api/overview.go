@@ -1,17 +1,18 @@
 package api
 
 // Overview lists which keys are throttled, which are near a limit and what is reserved, from one reading. Each list
-// has a bound.
+// has a bound. The page receives it as JSON.
 type Overview struct {
-	Throttled []Throttled      // by rules that are enforced, the first to be released first
-	Next      string           // the `after` of GET /v1/throttled for more of these
-	ByRule    map[string]int64 // rule → keys that it throttles
+	Throttled []Throttled      `json:"rows"`           // by rules that are enforced, the first to be released first
+	Next      string           `json:"next,omitempty"` // the `after` of GET /v1/throttled for more of these
+	ByRule    map[string]int64 `json:"by_rule"`        // rule → keys that it throttles
 	// Near are keys at an alert level and below the limit, of rules that are enforced and of shadow rules, the nearest
 	// first. UntilMs is when the level ends with no more traffic. NearEnforced and NearShadow count all of them.
-	Near                     []Throttled
-	NearEnforced, NearShadow int64
-	Reserved                 []ReservedKey // the most units first
-	ReservedKeys             int64         // all of them
+	Near         []Throttled   `json:"near"`
+	NearEnforced int64         `json:"near_enforced"`
+	NearShadow   int64         `json:"near_shadow"`
+	Reserved     []ReservedKey `json:"reserved"`      // the most units first
+	ReservedKeys int64         `json:"reserved_keys"` // all of them
 }
 
 // ReservedKey is what is reserved of one key and not settled yet.

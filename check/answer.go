@@ -55,12 +55,9 @@ func (c *call) answer(i int, d decision) api.CheckAnswer {
 	case state != nil:
 		out.Windows, out.InForce, out.Shadow = state.Windows, state.InForce, state.ShadowAnswers(r.Plan)
 	case !r.Refund:
-		out.Note = "Redis is down"
-		if word := redisclient.Word(d.why); word != "" {
-			out.Note = "Redis answers " + word
-		}
+		out.Note = redisclient.Failure(d.why)
 		if r.Plan.Live != nil {
-			out.Note += fmt.Sprintf(" and rule %s has on_error: %s", out.Rule, r.Plan.Live.OnError)
+			out.Note += fmt.Sprintf("; rule %s has on_error: %s", out.Rule, r.Plan.Live.OnError)
 		}
 		if r.Mode == api.ModeCharge {
 			out.Note += "; the cost may not be counted"
@@ -70,7 +67,7 @@ func (c *call) answer(i int, d decision) api.CheckAnswer {
 		return out
 	}
 	out.RetryAfterMs = state.RetryAfter.Milliseconds()
-	tellClient(&out, r.Plan)
+	out.LeaseMs = clientLeaseTime(r.Plan).Milliseconds()
 	if charge := c.index[i]; charge >= 0 && !d.Allowed && r.Plan.Live != nil {
 		a := c.asks[charge]
 		if a.Mode == api.ModeCharge { // it is counted alone, even if the others are denied

@@ -12,7 +12,7 @@ type answerer interface {
 	// answer decides a call that came at `came`, or returns false to pass it on. It may wait for Redis until the
 	// deadline; a zero deadline forbids that.
 	answer(ctx context.Context, c *call, came, deadline time.Time) (decision, bool)
-	// changed is called for each key that this process has changed, or may have changed.
+	// changed is called for each key that this process has changed, or may have changed, and for each blocked key.
 	changed(key string, how change)
 }
 
@@ -20,8 +20,9 @@ type answerer interface {
 type change int
 
 const (
-	freed change = iota // units came back: by a refund, or because a reservation was settled
-	reset               // its count or its limits changed: by a reset, or by an operator
+	freed   change = iota // units came back: by a refund, or because a reservation was settled
+	reset                 // its count or its limits changed: by a reset, or by an operator
+	blocked               // it is not admitted, and a check of it has come
 )
 
 // answerFromMemory tries the answerers in order. It returns false if Redis must decide.

@@ -32,8 +32,7 @@ type Request struct {
 	// Values are the fields whose different values the rules count.
 	Values map[string]string
 
-	overridden
-
+	byOperator
 	reserves bool // the cost is reserved, not charged
 }
 
@@ -97,7 +96,7 @@ func (s *Service) CheckEach(ctx context.Context, reqs []api.CheckRequest) []api.
 		}
 		out[i].Err = err
 	}
-	memory := s.memoryOf(ctx, calls...) // another list under the same key is another request
+	memory := s.memoryOf(ctx, "each", calls...) // another list under the same key is another request
 	if len(calls) > 1 {
 		ctx = api.Again(ctx) // if the answer to one is lost, all of them come again
 	}
@@ -134,7 +133,7 @@ func (s *Service) decideUnder(ctx context.Context, rules *windows.Rules, reqs []
 		s.observe(ctx, began, nil, false, err)
 		return api.ChecksAnswer{}, err
 	}
-	c.remember(s.memoryOf(ctx, c), 0)
+	c.remember(s.memoryOf(ctx, "all", c), 0)
 	d := s.decide(ctx, c)
 	if d.err == nil && d.Allowed && !d.Replayed {
 		d.err = s.giveBack(ctx, c)
@@ -194,12 +193,8 @@ func newCall(reqs []Request) (*call, error) {
 			taken.Mode = api.ModeTake
 		}
 		if live := a.Plan.Live; live != nil && a.Cost > live.Smallest() && !r.AboveLimit && !taken.ChargesDenied() {
-			of := ""
-			if r.override != nil {
-				of = " with an override"
-			}
 			return nil, fmt.Errorf("%w: cost %d of key %s, the rule %q%s allows %d at most", api.ErrCostExceedsLimit,
-				a.Cost, api.Shorten(a.Key), live.Name, of, live.Smallest())
+				a.Cost, api.Shorten(a.Key), live.Name, r.changes(), live.Smallest())
 		}
 	}
 	return c, nil

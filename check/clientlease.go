@@ -14,11 +14,6 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// tellClient sets in an answer how long the client may lease the key; 0: it may not.
-func tellClient(out *api.CheckAnswer, p *windows.Plan) {
-	out.LeaseMs = clientLeaseTime(p).Milliseconds()
-}
-
 // clientLeaseTime returns how long a client may lease a key of a plan. It is 0 if the client may not lease it, for
 // example because shadow rules or on_deny: charge need each check.
 func clientLeaseTime(p *windows.Plan) time.Duration {
@@ -61,7 +56,9 @@ func (s *Service) Lease(req api.LeaseRequest) (api.LeaseAnswer, error) {
 			return out, leaseError(err)
 		}
 		s.outage.byRedis()
-		s.recordLeased(plan, req, got)
+		if s.config.Activity != nil && plan != nil && req.Used > 0 && got.Stood { // of how many checks is not known
+			s.config.Activity.Checks(plan.Name(), req.Key, req.Used, req.Used, true)
+		}
 		out = leaseAnswer(req.ID, got)
 		d = decision{Verdict: counters.Verdict{Allowed: got.Units > 0 || req.Want == 0,
 			Items: []windows.KeyState{got.State}}, source: api.SourceRedis}
@@ -81,13 +78,6 @@ func leaseError(err error) error {
 		return fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 	}
 	return fmt.Errorf("%w: %w: the lease may not be used any more: %w", api.ErrUnavailable, api.ErrOutcomeUnknown, err)
-}
-
-// recordLeased reports the units that a client used to Activity. It is not known how many checks they are for.
-func (s *Service) recordLeased(plan *windows.Plan, req api.LeaseRequest, got reservations.Leased) {
-	if s.config.Activity != nil && plan != nil && req.Used > 0 && got.Stood {
-		s.config.Activity.Checks(plan.Name(), req.Key, req.Used, req.Used, true)
-	}
 }
 
 // clientLeaseWord returns the beginning of the ids of a key's leases. No other key's ids begin like this.

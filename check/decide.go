@@ -46,16 +46,17 @@ func (s *Service) decide(ctx context.Context, c *call) decision {
 	}
 	var verdict counters.Verdict
 	var err error
-	switch shards := s.shardsOf(c.asks); {
+	switch {
 	case c.never:
-		if verdict, err = s.look(ctx, until, shards, c.asks); err == nil {
+		parts := s.partsOf(c.asks)
+		if verdict, err = s.look(ctx, until, parts); err == nil {
 			verdict.Allowed = false
-			err = s.chargeDenied(ctx, until, shards, c.asks, &verdict)
+			err = s.chargeDenied(ctx, until, parts, &verdict)
 		}
-	case len(shards) == 1:
-		verdict, err = s.askShard(ctx, until, shards[0], c.asks)
+	case len(s.shards) == 1: // as below, without the copies
+		verdict, err = s.askShard(ctx, until, 0, c.asks)
 	default:
-		verdict, err = s.askShards(ctx, until, shards, c.asks)
+		verdict, err = s.askShards(ctx, until, s.partsOf(c.asks))
 	}
 	d := s.resolve(ctx, asks, verdict, err)
 	d.Allowed = d.Allowed && !c.never
@@ -113,21 +114,25 @@ func (s *Service) decideEach(ctx context.Context, calls []*call) []decision {
 	return out
 }
 
-// onlyShard is the list of shards if Redis is one server.
-var onlyShard = []int{0}
+// part is the asks of a call that are of one shard.
+type part struct {
+	shard int
+	asks  []counters.Request
+	at    []int // index in asks → index in the asks of the call
+}
 
-// shardsOf returns the shards of the keys, each shard once.
-func (s *Service) shardsOf(asks []counters.Request) []int {
-	if len(s.shards) == 1 {
-		return onlyShard
-	}
-	shards := make([]int, 0, 1)
-	for _, a := range asks {
-		if n := s.config.Counter.Shard(a.Key); !slices.Contains(shards, n) {
-			shards = append(shards, n)
+// partsOf divides the asks of a call among their shards. The first ask of each part has the Memory of the call.
+func (s *Service) partsOf(asks []counters.Request) (parts []part) {
+	for i, a := range asks {
+		shard := s.config.Counter.Shard(a.Key)
+		n := slices.IndexFunc(parts, func(p part) bool { return p.shard == shard })
+		if n < 0 {
+			a.Memory = asks[0].Memory
+			n, parts = len(parts), append(parts, part{shard: shard})
 		}
+		parts[n].asks, parts[n].at = append(parts[n].asks, a), append(parts[n].at, i)
 	}
-	return shards
+	return parts
 }
 
 // askShard decides asks of one shard in one step.
@@ -140,35 +145,44 @@ func (s *Service) askShard(ctx context.Context, until time.Time, shard int,
 	return verdicts[0], nil
 }
 
-// askShards decides asks of several shards. It looks at all of them first. Only if all would be admitted, it charges
+// askShards decides a call of several shards. It looks at all of them first. Only if all would be admitted, it charges
 // them, one shard after the other. Because of a race, some keys of a call can be charged although the call is denied
 // in the end, so Atomic is false. Each shard is behind its own breaker. It remembers what it charged in the call's
 // Memory: if the call is sent again, the charge counts as admitted.
-func (s *Service) askShards(ctx context.Context, until time.Time, shards []int,
-	asks []counters.Request) (counters.Verdict, error) {
-	if asks[0].Mode == api.ModeCharge { // no answer depends on another shard
-		v := counters.Verdict{Allowed: true, Items: make([]windows.KeyState, len(asks))}
-		return v, s.charge(ctx, until, shards, asks, &v, false)
+func (s *Service) askShards(ctx context.Context, until time.Time, parts []part) (counters.Verdict, error) {
+	if len(parts) == 1 {
+		return s.askShard(ctx, until, parts[0].shard, parts[0].asks)
 	}
-	v, err := s.look(ctx, until, shards, asks)
+	if parts[0].asks[0].Mode == api.ModeCharge { // no answer depends on another shard
+		v := newVerdict(parts)
+		return v, s.charge(ctx, until, parts, &v, false)
+	}
+	v, err := s.look(ctx, until, parts)
 	if err != nil || v.OtherBody {
 		return v, err
 	}
 	if !v.Allowed {
-		return v, s.chargeDenied(ctx, until, shards, asks, &v)
+		return v, s.chargeDenied(ctx, until, parts, &v)
 	}
-	return v, s.charge(ctx, until, shards, asks, &v, true)
+	return v, s.charge(ctx, until, parts, &v, true)
 }
 
-// charge charges asks of several shards, one shard after the other, into the verdict. With stop it ends at the first
+// newVerdict returns a verdict that allows all.
+func newVerdict(parts []part) counters.Verdict {
+	n := 0
+	for _, p := range parts {
+		n += len(p.asks)
+	}
+	return counters.Verdict{Allowed: true, Atomic: len(parts) == 1, Items: make([]windows.KeyState, n)}
+}
+
+// charge charges parts, one after the other, into the verdict. With stop it ends at the first
 // shard that denies. In the shards after it, only the asks that are charged even if denied (ChargesDenied) are then
 // charged.
-func (s *Service) charge(ctx context.Context, until time.Time, shards []int, asks []counters.Request,
-	v *counters.Verdict, stop bool) error {
+func (s *Service) charge(ctx context.Context, until time.Time, parts []part, v *counters.Verdict, stop bool) error {
 	replayed := 0
-	for n, shard := range shards {
-		mine, some := s.asksOf(shard, asks)
-		got, err := s.askShard(ctx, until, shard, some)
+	for n, p := range parts {
+		got, err := s.askShard(ctx, until, p.shard, p.asks)
 		if err != nil {
 			*v = counters.Verdict{}
 			if n > 0 {
@@ -182,28 +196,26 @@ func (s *Service) charge(ctx context.Context, until time.Time, shards []int, ask
 		if got.Replayed {
 			replayed++
 		}
-		for j, i := range mine {
+		for j, i := range p.at {
 			v.Items[i] = got.Items[j]
 		}
 		if stop && !got.Allowed {
-			return s.chargeDenied(ctx, until, shards[n+1:], asks, v)
+			return s.chargeDenied(ctx, until, parts[n+1:], v)
 		}
 	}
-	v.Replayed = replayed == len(shards)
+	v.Replayed = replayed == len(parts)
 	return nil
 }
 
-// chargeDenied charges the asks of a denied call that count anyway (ChargesDenied), in these shards. In the verdict,
+// chargeDenied charges the asks of a denied call that count anyway (ChargesDenied), of these parts. In the verdict,
 // their states become those after the charge.
-func (s *Service) chargeDenied(ctx context.Context, until time.Time, shards []int, asks []counters.Request,
-	v *counters.Verdict) error {
-	for _, shard := range shards {
-		mine, some := s.asksOf(shard, asks)
+func (s *Service) chargeDenied(ctx context.Context, until time.Time, parts []part, v *counters.Verdict) error {
+	for _, p := range parts {
 		var charged []counters.Request
-		var at []int // in charged → in asks
-		for j, a := range some {
+		var at []int // in charged → in the asks of the call
+		for j, a := range p.asks {
 			if a.ChargesDenied() {
-				charged, at = append(charged, a), append(at, mine[j])
+				charged, at = append(charged, a), append(at, p.at[j])
 			}
 		}
 		if len(charged) == 0 {
@@ -211,8 +223,8 @@ func (s *Service) chargeDenied(ctx context.Context, until time.Time, shards []in
 		}
 		looks := withMode(charged, api.ModeLook)
 		charged = withMode(charged, api.ModeCharge)
-		charged[0].Memory, looks[0].Memory = some[0].Memory, nil
-		got, err := s.shards[shard].ask(ctx, until, [][]counters.Request{charged, looks})
+		charged[0].Memory, looks[0].Memory = p.asks[0].Memory, nil
+		got, err := s.shards[p.shard].ask(ctx, until, [][]counters.Request{charged, looks})
 		if err != nil {
 			*v = counters.Verdict{}
 			return fmt.Errorf("%w: %w", ErrPartlyCharged, err)
@@ -226,19 +238,17 @@ func (s *Service) chargeDenied(ctx context.Context, until time.Time, shards []in
 	return nil
 }
 
-// look answers asks without charging any, each shard separately: the answer that each key would get now. If the
+// look answers parts without charging any, each separately: the answer that each key would get now. If the
 // Memory of the call has an answer, look returns that.
-func (s *Service) look(ctx context.Context, until time.Time, shards []int,
-	asks []counters.Request) (counters.Verdict, error) {
-	v := counters.Verdict{Allowed: true, Atomic: len(shards) == 1, Items: make([]windows.KeyState, len(asks))}
-	errs, got := make([]error, len(shards)), make([]counters.Verdict, len(shards))
+func (s *Service) look(ctx context.Context, until time.Time, parts []part) (counters.Verdict, error) {
+	v := newVerdict(parts)
+	errs, got := make([]error, len(parts)), make([]counters.Verdict, len(parts))
 	var running sync.WaitGroup
-	for n, shard := range shards {
+	for n, p := range parts {
 		running.Go(func() {
-			mine, some := s.asksOf(shard, asks)
-			got[n], errs[n] = s.askShard(ctx, until, shard, withMode(some, api.ModeLook))
+			got[n], errs[n] = s.askShard(ctx, until, p.shard, withMode(p.asks, api.ModeLook))
 			for j := range got[n].Items {
-				v.Items[mine[j]] = got[n].Items[j]
+				v.Items[p.at[j]] = got[n].Items[j]
 			}
 		})
 	}
@@ -253,29 +263,15 @@ func (s *Service) look(ctx context.Context, until time.Time, shards []int,
 	return v, nil
 }
 
-// asksOf returns the asks of a shard, and their indexes in asks.
-func (s *Service) asksOf(shard int, asks []counters.Request) (at []int, some []counters.Request) {
-	for i, a := range asks {
-		if s.config.Counter.Shard(a.Key) == shard {
-			at, some = append(at, i), append(some, a)
-		}
-	}
-	if len(some) > 0 {
-		some[0].Memory = asks[0].Memory // of the whole call
-	}
-	return at, some
-}
-
 // refund gives units back and returns the state of the key. If Redis cannot answer and on_error does not say deny,
 // the state and the error are nil, and the units may not be back.
 func (s *Service) refund(ctx context.Context, plan *windows.Plan, key string, units int64) (*windows.KeyState, error) {
 	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
 	var st windows.KeyState
-	_, err := s.shards[s.config.Counter.Shard(key)].execute(within, func() ([]counters.Verdict, error) {
-		var err error
+	err := s.shards[s.config.Counter.Shard(key)].execute(within, func() (err error) {
 		_, st, err = s.config.Counter.Refund(within, plan, key, units)
-		return nil, err
+		return err
 	})
 	s.changed(key, freed)
 	if err == nil {

@@ -296,8 +296,11 @@ func (d *denials) read(shard int) {
 	}
 }
 
-// changed forgets a key.
-func (d *denials) changed(key string, _ change) {
+// changed forgets a key, unless it is blocked: an answer needs no denial then.
+func (d *denials) changed(key string, how change) {
+	if how == blocked {
+		return
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.keys.Remove(key)

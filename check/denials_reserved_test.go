@@ -71,12 +71,12 @@ func (o *others) lasts(what string, of ...int64) time.Duration {
 func (o *others) renew() {
 	id := rapid.SampledFrom([]string{"a", "b"}).Draw(o.T, "lease")
 	had := o.leased[id]
-	ask := reservations.Renewal{Used: rapid.Int64Range(0, had).Draw(o.T, "used"),
+	store := reservations.New(o.other)
+	ask := api.LeaseRequest{Key: "k", ID: store.ID(id, []counters.Request{{Key: "k"}}), Had: had,
+		Used: rapid.Int64Range(0, had).Draw(o.T, "used"),
 		Want: rapid.SampledFrom([]int64{0, 1, 3, 16, 20}).Draw(o.T, "want")}
 	ask.Keep = rapid.Int64Range(0, min(had-ask.Used, ask.Want)).Draw(o.T, "keep")
-	store := reservations.New(o.other)
-	got, err := store.RenewLease(context.Background(), o.plan, reservations.Lease{Key: "k", Units: had,
-		TTL: o.lasts("lease lasts", 125, 400, 700), ID: store.ID(id, []counters.Request{{Key: "k"}})}, ask)
+	got, err := store.RenewLease(context.Background(), o.plan, o.lasts("lease lasts", 125, 400, 700), ask)
 	testkit.Must(o.T, err)
 	o.leased[id] = got.Units
 }
@@ -200,20 +200,19 @@ func chargedSoon(t *testing.T, c *redis.Client, r *windows.Rule, cost int64) {
 	clock += 3000
 	check(1)
 	look := counters.Request{Plan: p.rules.Match("k"), Key: "k", Cost: cost, Mode: api.ModeLook}
-	lease := reservations.Lease{Key: "k", TTL: 300 * time.Millisecond,
-		ID: reservations.New(p.other).ID("a", []counters.Request{look})}
-	renew := func(ask reservations.Renewal) {
-		got, err := reservations.New(p.other).RenewLease(t.Context(), look.Plan, lease, ask)
-		if err != nil || !got.Stood || got.Units != ask.Want {
+	renew := func(had, used, want int64) {
+		store := reservations.New(p.other)
+		got, err := store.RenewLease(t.Context(), look.Plan, 300*time.Millisecond, api.LeaseRequest{Key: "k",
+			ID: store.ID("a", []counters.Request{look}), Had: had, Used: used, Want: want})
+		if err != nil || !got.Stood || got.Units != want {
 			t.Fatalf("%+v, %v", got, err)
 		}
-		lease.Units = got.Units
 	}
-	renew(reservations.Renewal{Want: 14})
+	renew(0, 0, 14)
 	if check(cost) {
 		t.Fatal("most is leased")
 	}
-	renew(reservations.Renewal{Used: 13, Want: 1})
+	renew(14, 13, 1)
 	clock += freshFor.Milliseconds()
 	for end := clock + 4000; clock < end; clock += 5 {
 		allowed, err := p.other.Check(t.Context(), []counters.Request{look})

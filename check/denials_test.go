@@ -484,12 +484,10 @@ func TestShadowRulesOfADeniedKey(t *testing.T) {
 func TestUntilWhenADenialHolds(t *testing.T) {
 	p, clock, _ := one(t)
 	asked := p.denials.now()
-	p.denials.remember([][]counters.Request{{{Plan: p.rules.Match("user:1"), Key: "user:1", Cost: 1}}},
-		[]counters.Verdict{{Items: []windows.KeyState{{RetryAfter: 50 * time.Millisecond}}}}, asked)
-	*clock += 20
-	p.denials.remember([][]counters.Request{{{Plan: p.rules.Match("user:1"), Key: "user:2", Cost: 1}}},
-		[]counters.Verdict{{Items: []windows.KeyState{{RetryAfter: 50 * time.Millisecond}}}}, asked)
-	for _, key := range []string{"user:1", "user:2"} {
+	for _, key := range []string{"user:1", "user:2"} { // answered at once, and after 20 ms
+		p.denials.remember([][]counters.Request{{{Plan: p.rules.Match("user:1"), Key: key, Cost: 1}}},
+			[]counters.Verdict{{Items: []windows.KeyState{{RetryAfter: 50 * time.Millisecond}}}}, asked)
+		*clock += 20
 		if d, ok := p.denials.keys.Peek(key); !ok || !d.until.Equal(asked.Add(49*time.Millisecond)) {
 			t.Errorf("%s: %+v, expected 49 ms after the question", key, d)
 		}

@@ -62,11 +62,6 @@ type waiter struct {
 	ran  tracing.Span // the run that answered it
 }
 
-func newGatherer(timeout time.Duration, tracer trace.Tracer,
-	run func(context.Context, [][]counters.Request) ([]counters.Verdict, error)) *gatherer {
-	return &gatherer{run: run, timeout: timeout, tracer: tracer}
-}
-
 // ask answers calls. If it returns an error, it also returns the verdicts of the calls that were answered
 // nevertheless (counters.Verdict.Answered). If ctx ends or `until` passes first, calls that were already sent may be
 // charged anyway. If they were certainly not sent, the error wraps api.ErrNotSent.

@@ -25,7 +25,7 @@ type server struct {
 	g    *gatherer
 	runs chan [][]counters.Request
 	end  chan error
-	// bad is a key whose counter is broken: a run that holds it fails, with `failure` if that is set.
+	// bad is a key whose counter is broken: a run that holds it fails with `failure`.
 	bad     string
 	failure error
 	// partly: the calls before it are answered nevertheless.
@@ -49,7 +49,7 @@ func gathered(t *testing.T, timeout time.Duration, tracer trace.Tracer, test fun
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{t: t, runs: make(chan [][]counters.Request, 100), end: make(chan error), began: time.Now(),
 			told: map[string]told{}}
-		s.g = newGatherer(timeout, tracer, s.run)
+		s.g = &gatherer{run: s.run, timeout: timeout, tracer: tracer}
 		test(t, s)
 		if s.g.calls != 0 || s.g.busy || len(s.runs) != 0 {
 			t.Errorf("at rest %d calls are thought to wait, busy %t, and %d runs are left", s.g.calls, s.g.busy,
@@ -66,14 +66,10 @@ func (s *server) run(_ context.Context, calls [][]counters.Request) ([]counters.
 	out := make([]counters.Verdict, len(calls))
 	for i, c := range calls {
 		if s.bad != "" && c[0].Key == s.bad {
-			err := s.failure
-			if err == nil {
-				err = streamtest.Refusal("WRONGTYPE of " + s.bad)
-			}
 			if s.partly {
-				return out, err
+				return out, s.failure
 			}
-			return nil, err
+			return nil, s.failure
 		}
 		// Transitions shows whose verdict it is.
 		out[i] = counters.Verdict{Allowed: true, Transitions: c[0].Cost, Items: make([]windows.KeyState, 1)}
@@ -192,43 +188,30 @@ func TestACallEndsInTimeBesideARunThatHangs(t *testing.T) {
 	})
 }
 
-// One broken key does not prevent the answers of other callers. A server that does not answer is not asked again for
-// each caller.
-func TestABrokenKeyOfARun(t *testing.T) {
-	gathered(t, time.Minute, nil, func(t *testing.T, s *server) {
-		s.bad = "broken"
-		s.ask(time.Hour, "first", "a", "broken", "b")
-		s.takes(nil, "first")
-		s.takes(nil, "a", "broken", "b")
-		for _, key := range []string{"a", "broken", "b"} {
-			s.takes(nil, key)
-		}
-		s.answered("first a b", streamtest.Refusal("WRONGTYPE of broken"))
-		clear(s.told)
-		gone := errors.New("no answer")
-		s.ask(time.Hour, "first", "a", "b")
-		s.takes(nil, "first")
-		s.takes(gone, "a", "b")
-		s.answered("first", gone)
-	})
-}
-
-// A run can fail after it answered some calls. Those are charged, so the gatherer gives their callers the answers and
-// does not ask again. It asks again for the other calls only if Redis refused the run.
-func TestARunAnsweredInPart(t *testing.T) {
-	for _, failure := range []error{nil, context.DeadlineExceeded} {
+// One broken key does not prevent the answers of other callers. A run can fail after it answered some calls. Those are
+// charged, so the gatherer gives their callers the answers and does not ask again. It asks again for the other calls
+// only if Redis refused the run: a server that does not answer is not asked again for each caller.
+func TestARunThatFails(t *testing.T) {
+	refused, late := streamtest.Refusal("WRONGTYPE of broken"), context.DeadlineExceeded
+	for _, c := range []struct {
+		partly   bool
+		failure  error
+		again    []string
+		answered string
+	}{
+		{false, refused, []string{"a", "broken", "b"}, "first a b"},
+		{true, refused, []string{"broken", "b"}, "first a b"},
+		{true, late, nil, "first a"}, {false, late, nil, "first"},
+	} {
 		gathered(t, time.Minute, nil, func(t *testing.T, s *server) {
-			s.bad, s.partly, s.failure = "broken", true, failure
+			s.bad, s.partly, s.failure = "broken", c.partly, c.failure
 			s.ask(time.Hour, "first", "a", "broken", "b")
 			s.takes(nil, "first")
 			s.takes(nil, "a", "broken", "b")
-			if failure != nil {
-				s.answered("first a", failure)
-				return
+			for _, key := range c.again {
+				s.takes(nil, key)
 			}
-			s.takes(nil, "broken")
-			s.takes(nil, "b")
-			s.answered("first a b", streamtest.Refusal("WRONGTYPE of broken"))
+			s.answered(c.answered, c.failure)
 		})
 	}
 }

@@ -37,9 +37,13 @@ const (
 
 // source is one of the lists that are merged into a history, the newest first.
 type source struct {
-	entries []api.HistoryEntry
-	places  []string // of entries
-	reached string   // the place of the last entry that was taken
+	entries []placed
+	reached string // the place of the last entry that was taken
+}
+
+type placed struct {
+	place string
+	api.HistoryEntry
 }
 
 // History merges the alerts, the last decisions and the changes that operators made of a key, the newest first.
@@ -88,22 +92,21 @@ func (s *Service) addTransitions(ctx context.Context, req HistoryRequest, into [
 		return err
 	}
 	for i := range list {
-		into[0].entries = append(into[0].entries, api.HistoryEntry{AtMs: list[i].AtMs, Transition: &list[i]})
-		into[0].places = append(into[0].places, places[i])
+		into[0].entries = append(into[0].entries, placed{places[i], transition(&list[i])})
 	}
 	decisions, err := s.config.Transitions.Decisions(ctx, req.Key)
 	for i := range decisions {
-		place := decisionPlace(decisions[i])
+		place := strconv.FormatInt(decisions[i].AtMs, 10) + "-" + decisions[i].Rule
 		if into[1].reached == "" || olderDecision(place, into[1].reached) {
-			into[1].entries = append(into[1].entries, api.HistoryEntry{AtMs: decisions[i].AtMs,
-				Transition: &decisions[i]})
-			into[1].places = append(into[1].places, place)
+			into[1].entries = append(into[1].entries, placed{place, transition(&decisions[i])})
 		}
 	}
 	return err
 }
 
-func decisionPlace(t api.Transition) string { return strconv.FormatInt(t.AtMs, 10) + "-" + t.Rule }
+func transition(t *api.Transition) api.HistoryEntry {
+	return api.HistoryEntry{AtMs: t.AtMs, Transition: t}
+}
 
 // olderDecision compares by time, then by rule.
 func olderDecision(a, b string) bool {
@@ -128,9 +131,8 @@ func mergeHistory(sources []source, n int) (out []api.HistoryEntry, more bool) {
 			return out, newest >= 0
 		}
 		s := &sources[newest]
-		out = append(out, s.entries[0])
-		s.reached = s.places[0]
-		s.entries, s.places = s.entries[1:], s.places[1:]
+		out = append(out, s.entries[0].HistoryEntry)
+		s.reached, s.entries = s.entries[0].place, s.entries[1:]
 	}
 }
 

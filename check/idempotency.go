@@ -14,8 +14,9 @@ import (
 	"github.com/streamcounter/streamcounter/internal/counters"
 )
 
-// memoryOf returns how Redis remembers the calls of one request by its idempotency key. It returns nil without a key.
-func (s *Service) memoryOf(ctx context.Context, calls ...*call) *counters.Memory {
+// memoryOf returns how Redis remembers the calls of one request by its idempotency key. form is "all" (or nothing) or
+// "each". It returns nil without a key.
+func (s *Service) memoryOf(ctx context.Context, form string, calls ...*call) *counters.Memory {
 	key := api.IdempotencyKey(ctx)
 	if key.Key == "" {
 		return nil
@@ -24,7 +25,7 @@ func (s *Service) memoryOf(ctx context.Context, calls ...*call) *counters.Memory
 	if key.Retention > 0 && key.Retention < retention {
 		retention = key.Retention
 	}
-	return &counters.Memory{Key: key.Key, Fingerprint: fingerprint(calls), Retention: retention}
+	return &counters.Memory{Key: key.Key, Fingerprint: fingerprint(form, calls), Retention: retention}
 }
 
 // remember gives a call the memory of call i of a request. Only charges in Redis are remembered: not a call of which
@@ -40,9 +41,10 @@ func (c *call) remember(m *counters.Memory, i int) {
 	c.asks[0].Memory = &own
 }
 
-// fingerprint returns 128 bits of a SHA-256 of the requests of calls. It differs between requests for different things.
-func fingerprint(calls []*call) string {
-	var text []byte
+// fingerprint returns 128 bits of a SHA-256 of the form of the request and what it asks for. They differ between
+// requests for different things.
+func fingerprint(form string, calls []*call) string {
+	text := []byte(form)
 	for _, c := range calls {
 		for _, r := range c.requests {
 			text = binary.AppendVarint(binary.AppendUvarint(text, uint64(len(r.Key))), r.Cost)

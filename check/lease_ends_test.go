@@ -18,18 +18,24 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// slowRenewals reports when a renewal begins, and makes it wait.
-type slowRenewals struct {
-	*reservations.Store
-	begun, goOn chan struct{}
+// hookedRenewals call functions before and after each renewal.
+type hookedRenewals struct {
+	leaseStore
+	before, after func()
 }
 
-func (s slowRenewals) RenewLease(ctx context.Context, plan *windows.Plan, one reservations.Lease,
-	ask reservations.Renewal,
+func (s hookedRenewals) RenewLease(ctx context.Context, plan *windows.Plan, ttl time.Duration, ask api.LeaseRequest,
 ) (reservations.Leased, error) {
-	s.begun <- struct{}{}
-	<-s.goOn
-	return s.Store.RenewLease(ctx, plan, one, ask)
+	s.before()
+	defer s.after()
+	return s.leaseStore.RenewLease(ctx, plan, ttl, ask)
+}
+
+// slowRenewals reports when a renewal begins, and makes it wait.
+func (one *lessee) slowRenewals() (begun <-chan struct{}, goOn chan struct{}) {
+	begins, goOn := make(chan struct{}, 1), make(chan struct{})
+	one.leases.held = hookedRenewals{one.leases.held, func() { begins <- struct{}{}; <-goOn }, func() {}}
+	return begins, goOn
 }
 
 func TestLeasesEnd(t *testing.T) {
@@ -52,16 +58,14 @@ func TestLeasesEnd(t *testing.T) {
 	t.Run("a refund does not end it, a reset by its own process does", func(t *testing.T) {
 		l, one := hotKey(t, c, 1)
 		refund := Request{Key: "k", Plan: l.rules.Match("k"), Cost: 1, Refund: true}
-		if _, err := one.Decide(t.Context(), []Request{refund}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := one.Decide(t.Context(), []Request{refund})
+		testkit.Must(t, err)
 		one.leases.Wait()
 		if one.leases.Find("k") == nil {
 			t.Error("it has ended with a refund")
 		}
-		if _, err := one.Reset(t.Context(), "k"); err != nil {
-			t.Fatal(err)
-		}
+		_, err = one.Reset(t.Context(), "k")
+		testkit.Must(t, err)
 		one.leases.Wait()
 		if one.leases.Find("k") != nil {
 			t.Error("it goes on after a reset")
@@ -69,13 +73,12 @@ func TestLeasesEnd(t *testing.T) {
 	})
 	t.Run("it is to end while it is renewed", func(t *testing.T) {
 		l, one := hotKey(t, c, 1)
-		renewing := slowRenewals{one.leases.held.(*reservations.Store), make(chan struct{}), make(chan struct{})}
-		one.leases.held = renewing
+		begun, goOn := one.slowRenewals()
 		over := one.leases.Find("k").Start(1)
-		<-renewing.begun
+		<-begun
 		one.leases.changed("k", reset)
-		close(renewing.goOn)
-		<-renewing.begun // the next one, which ends it
+		close(goOn)
+		<-begun // the next one, which ends it
 		<-over
 		if used := l.used("k"); used != lease.HotAsks+5 || one.leases.Find("k") != nil {
 			t.Errorf("%d used, want %d and no lease", used, lease.HotAsks+5)
@@ -107,6 +110,21 @@ func (l *lessees) limitOf(one *lessee, key string) (int64, api.Source) {
 		return 0, a.Source
 	}
 	return a.Windows[0].Limit, a.Source
+}
+
+// A block denies no refund, which is then no reason to deny the other keys of the call.
+func TestARefundOfABlockedKeyIsNotDenied(t *testing.T) {
+	l := newLessees(t, streamtest.AnyRedis(t), streamtest.Prefix(t),
+		rulesOf(t, rule("*", windows.Window{Limit: 5, Per: time.Second})), 1)
+	one, plan := l.all[0], l.rules.Match("k")
+	l.ask(one, "k", 3)
+	l.override(one, "k", api.Override{Block: true})
+	all, err := one.Decide(t.Context(), []Request{{Key: "k", Plan: plan, Cost: 2, Refund: true},
+		{Key: "other", Plan: plan, Cost: 1}})
+	testkit.Must(t, err)
+	if !all.Allowed || all.RetryAfterMs != 0 || !all.Checks[0].Allowed || l.used("k") != 1 || l.used("other") != 1 {
+		t.Errorf("%+v; used %d and %d", all, l.used("k"), l.used("other"))
+	}
 }
 
 func TestOverridesEndLeases(t *testing.T) {

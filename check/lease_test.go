@@ -146,9 +146,7 @@ func (l *lessees) advance(ms int64) {
 
 func (l *lessees) ask(one *lessee, key string, cost int64) {
 	a, err := one.Check(context.Background(), api.CheckRequest{Key: key, Cost: cost})
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	testkit.Must(l.t, err)
 	one.leases.Wait() // those that the check did not wait for
 	if a.Source == api.SourceLease {
 		l.leased++
@@ -162,9 +160,7 @@ func (l *lessees) ask(one *lessee, key string, cost int64) {
 // recount: no window holds more than the limit, and what Redis has as used is not less than was admitted.
 func (l *lessees) recount(key string, a api.CheckAnswer) {
 	st, err := l.other.Peek(context.Background(), l.rules.Match(key), key)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	testkit.Must(l.t, err)
 	for w, window := range l.rules.Match(key).Live.Windows {
 		sum := int64(0)
 		for _, one := range l.admitted[key] {
@@ -231,9 +227,8 @@ func (l *lessees) step(rulesOf func(limit int64) *windows.Rules) {
 		one.Close()
 		l.all[i] = l.start()
 	case "reset":
-		if _, err := l.other.Reset(context.Background(), l.rules.Match(key), key); err != nil {
-			rt.Fatal(err)
-		}
+		_, err := l.other.Reset(context.Background(), l.rules.Match(key), key)
+		testkit.Must(rt, err)
 		l.admitted[key] = nil
 	case "reload":
 		// Others each time, as after any reload.
@@ -244,9 +239,7 @@ func (l *lessees) step(rulesOf func(limit int64) *windows.Rules) {
 		l.sweep()
 	case "plain": // in a call of two keys, which no lease answers
 		all, err := one.CheckAll(context.Background(), []api.CheckRequest{{Key: key, Cost: 2}, {Key: "b"}})
-		if err != nil {
-			rt.Fatal(err)
-		}
+		testkit.Must(rt, err)
 		if all.Allowed {
 			l.admitted[key] = append(l.admitted[key], admission{l.clock, 2})
 			l.recount(key, all.Checks[0])
@@ -355,9 +348,8 @@ func TestLeases(t *testing.T) {
 	})
 	t.Run("a reset by another process is known within 50 ms", func(t *testing.T) {
 		l, one := hotKey(t, c, 2)
-		if _, err := l.other.Reset(ctx, l.rules.Match("k"), "k"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := l.other.Reset(ctx, l.rules.Match("k"), "k")
+		testkit.Must(t, err)
 		if used := l.used("k"); used == 0 {
 			t.Error("what is leased and may be spent does not count after the reset")
 		}

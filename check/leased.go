@@ -78,13 +78,6 @@ func (s *Service) answerHot(ctx context.Context, req *api.CheckRequest) (api.Che
 	s.leases.count(one, planOf(got.Grant), cost, got.Allowed)
 	answer := api.CheckAnswer{Allowed: got.Allowed, Rule: p.Live.Name, Key: req.Key, Cost: cost,
 		Windows: got.Windows(), Source: api.SourceLease, RetryAfterMs: got.RetryAfter().Milliseconds()}
-	tellClient(&answer, p.Plan)
+	answer.LeaseMs = clientLeaseTime(p.Plan).Milliseconds()
 	return answer, true
-}
-
-// giveBackUnits gives back the leased units of a key that is blocked.
-func (s *Service) giveBackUnits(key string) {
-	if one := s.leases.Find(key); one != nil {
-		one.GiveBack()
-	}
 }

@@ -85,14 +85,9 @@ func (l *leases) readResets(standing []*lease.Lease) {
 			if p.resets < marks[i] {
 				one.GiveBack()
 			}
-			p.answers.checked = later(p.answers.checked, asked)
+			if p.answers.checked.Before(asked) {
+				p.answers.checked = asked
+			}
 		}
 	}
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }

@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/lease"
@@ -39,8 +37,8 @@ type leases struct {
 
 // leaseStore has the methods of reservations.Store that are about leases.
 type leaseStore interface {
-	RenewLease(ctx context.Context, plan *windows.Plan, lease reservations.Lease, ask reservations.Renewal) (
-		reservations.Leased, error)
+	RenewLease(ctx context.Context, plan *windows.Plan, ttl time.Duration, ask api.LeaseRequest) (reservations.Leased,
+		error)
 	ID(word string, requests []counters.Request) string
 }
 
@@ -63,9 +61,6 @@ type leasePlan struct {
 	shadows []windows.KeyState
 	resets  int64
 	answers *leaseAnswers
-	// The metrics of its answers; nil if there are no metrics.
-	allowed, refused prometheus.Counter
-	took             *ruleLatencies
 }
 
 // leaseAnswers counts the answers from a lease that metrics and Activity have not received yet.
@@ -139,10 +134,6 @@ func (l *leases) Renew(plan lease.Plan, ask api.LeaseRequest) (api.LeaseAnswer, 
 	got, err := l.ask(p.Plan, lease.Reserved(p.LeaseTime()), ask)
 	out := leaseAnswer(ask.ID, got)
 	p.shadows, p.resets = got.State.Shadows, got.Resets
-	if l.metrics != nil && p.Plan != nil {
-		p.took = l.metrics.latencies(p.Name())
-		p.allowed, p.refused = l.metrics.of(p.Name(), "lease_allowed"), l.metrics.of(p.Name(), "lease_denied")
-	}
 	switch {
 	case err != nil || ask.Want == 0:
 	case got.Units > 0:
@@ -175,9 +166,7 @@ func (l *leases) ask(plan *windows.Plan, ttl time.Duration, ask api.LeaseRequest
 	err = l.onShard(l.counter.Shard(ask.Key), func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), l.timeout)
 		defer cancel()
-		one := reservations.Lease{ID: ask.ID, Key: ask.Key, TTL: ttl, Units: ask.Had}
-		got, err = l.held.RenewLease(ctx, plan, one, reservations.Renewal{Used: ask.Used, Keep: ask.Keep,
-			Want: ask.Want, Least: ask.Least})
+		got, err = l.held.RenewLease(ctx, plan, ttl, ask)
 		return err
 	})
 	if err == nil && got.Units > 0 {
@@ -204,39 +193,35 @@ func (l *leases) count(one *lease.Lease, p *leasePlan, units int64, allowed bool
 // report reports the answers since the last report to metrics and Activity. An answer from a lease takes less than a
 // microsecond, so each is observed as 0 s.
 func (l *leases) report(p *leasePlan) {
-	for _, allowed := range []bool{true, false} {
-		t := &p.answers.denied
-		if allowed {
-			t = &p.answers.given
-		}
+	for allowed, t := range map[bool]*tally{true: &p.answers.given, false: &p.answers.denied} {
 		answers, units := t.take()
+		if l.metrics != nil && p.Plan != nil { // also if it is 0: a counter that begins above 0 has no rate at first
+			l.metrics.checks.WithLabelValues(p.Name(), "lease_"+outcomeOf(allowed)).Add(float64(answers))
+		}
 		if answers == 0 {
 			continue
 		}
 		if l.activity != nil {
 			l.activity.Checks(p.Name(), p.key, answers, units, allowed)
 		}
-		if p.took == nil {
+		if l.metrics == nil {
 			continue
 		}
-		counter, took := p.refused, p.took.denied
-		if allowed {
-			counter, took = p.allowed, p.took.allowed
-		}
-		counter.Add(float64(answers))
+		took := l.metrics.latencies(p.Name()).of(allowed)
 		for range answers {
 			took.Observe(0)
 		}
 	}
 }
 
-// changed ends the lease of a key that was reset, if there is one, so that units are asked for again. If units only
-// came back, it does nothing, because the next renewal finds them.
+// changed ends the lease of a key that was reset or is blocked, if there is one, so that units are asked for again. If
+// units only came back, it does nothing, because the next renewal finds them.
 func (l *leases) changed(key string, how change) {
-	if how == freed {
-		return
+	one := l.Find(key) // without a lock, as each check of a blocked key comes here
+	if one == nil && how == reset {
+		one = l.Held(key)
 	}
-	if one := l.Held(key); one != nil {
+	if one != nil && how != freed {
 		one.GiveBack()
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -65,24 +64,20 @@ func TestHurriedCallersOpenNoBreaker(t *testing.T) {
 	slow := errors.New("i/o timeout")
 	ended, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 	defer cancel()
-	for range 20 {
-		_, err := h.execute(ended, func() ([]counters.Verdict, error) { return nil, slow })
-		if !errors.Is(err, slow) {
-			t.Fatalf("error %v: the breaker is open", err)
-		}
-	}
-	for _, harmless := range []error{context.Canceled, streamtest.Refusal("WRONGTYPE")} {
+	for _, c := range []struct {
+		ctx      context.Context
+		harmless error
+	}{{ended, slow}, {t.Context(), context.Canceled}, {t.Context(), streamtest.Refusal("WRONGTYPE")}} {
 		for range 20 {
-			_, err := h.execute(t.Context(), func() ([]counters.Verdict, error) { return nil, harmless })
-			if !errors.Is(err, harmless) {
-				t.Fatalf("error %v after %v: the breaker is open", err, harmless)
+			if err := h.execute(c.ctx, func() error { return c.harmless }); !errors.Is(err, c.harmless) {
+				t.Fatalf("error %v after %v: the breaker is open", err, c.harmless)
 			}
 		}
 	}
 	for range 5 {
-		_, _ = h.execute(t.Context(), func() ([]counters.Verdict, error) { return nil, slow })
+		_ = h.execute(t.Context(), func() error { return slow })
 	}
-	_, err := h.execute(t.Context(), func() ([]counters.Verdict, error) { return nil, slow })
+	err := h.execute(t.Context(), func() error { return slow })
 	if !errors.Is(err, api.ErrNotSent) {
 		t.Errorf("error %v after five failures, want an open breaker", err)
 	}

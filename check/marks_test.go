@@ -12,9 +12,18 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-type noMarks struct{ marks }
+// hookedMarks call a function when they were read, before the reader receives them. It may make the reading fail.
+type hookedMarks struct {
+	marks
+	then func() error
+}
 
-func (noMarks) Freed(context.Context, []int) ([]string, error) { return nil, errors.New("no") }
+func (m hookedMarks) Freed(ctx context.Context, parts []int) ([]string, error) {
+	got, err := m.marks.Freed(ctx, parts)
+	return got, errors.Join(err, m.then())
+}
+
+var errNoMarks = errors.New("no")
 
 // A caller that asks more rarely than marks are valid costs Redis a reading of marks, and not a check.
 func TestADenialWhoseMarkIsOldAwaitsIt(t *testing.T) {
@@ -88,18 +97,6 @@ func TestACallOfSeveralOldDenials(t *testing.T) {
 	}
 }
 
-// marksRead receives when marks were read, before the reader does.
-type marksRead struct {
-	marks
-	then func()
-}
-
-func (m marksRead) Freed(ctx context.Context, parts []int) ([]string, error) {
-	got, err := m.marks.Freed(ctx, parts)
-	m.then()
-	return got, err
-}
-
 // A reading of marks decides for calls that came before it, however long it takes. For later calls it decides while
 // it is less than freshFor old.
 func TestAReadingThatTakesLong(t *testing.T) {
@@ -107,10 +104,10 @@ func TestAReadingThatTakesLong(t *testing.T) {
 	p.known(t, clock)
 	*clock += 50
 	came := p.denials.now()
-	p.denials.counter = marksRead{p.denials.counter, func() {
+	p.denials.counter = hookedMarks{p.denials.counter, func() error {
 		*clock += freshFor.Milliseconds()
 		_, err := p.other.Reset(t.Context(), p.rules.Match("user:1"), "user:1")
-		testkit.Must(t, err)
+		return err
 	}}
 	request := counters.Request{Plan: p.rules.Match("user:1"), Key: "user:1", Cost: 1}
 	if reading, _ := p.denials.await(request, came); reading == nil {
@@ -132,7 +129,7 @@ func TestADenialThatEndsWhileItsMarkIsRead(t *testing.T) {
 		p.ask(t, 1)
 	}
 	*clock = 1_700_000_059_990
-	p.denials.counter = marksRead{p.denials.counter, func() { *clock += 20 }}
+	p.denials.counter = hookedMarks{p.denials.counter, func() error { *clock += 20; return nil }}
 	asked()
 	if a := p.ask(t, 1); a.Allowed || a.RetryAfterMs < 1 || a.RetryAfterMs > 2 || asked() != 0 {
 		t.Errorf("%+v", a)
@@ -142,43 +139,29 @@ func TestADenialThatEndsWhileItsMarkIsRead(t *testing.T) {
 	}
 }
 
-// heldMarks cannot be read, and says so only when the test ends.
-type heldMarks struct {
-	marks
-	begun chan struct{}
-	ends  <-chan struct{}
-}
-
-func (m heldMarks) Freed(context.Context, []int) ([]string, error) {
-	close(m.begun)
-	<-m.ends
-	return nil, errors.New("no")
-}
-
-// holdMarks makes readings of marks end with the test, and not before.
-func (p *process) holdMarks(t *testing.T, before marks) {
+// holdMarks makes readings of marks fail, with the end of the test and not before.
+func (p *process) holdMarks(t *testing.T) {
 	begun, ends := make(chan struct{}), make(chan struct{})
 	t.Cleanup(func() { close(ends) })
-	p.denials.counter = heldMarks{before, begun, ends}
+	p.denials.counter = hookedMarks{p.denials.counter, func() error {
+		close(begun)
+		<-ends
+		return errNoMarks
+	}}
 	p.denials.start = func(read func()) {
 		go read()
 		<-begun
 	}
 }
 
-// No call waits for marks that could not be read the last time. The check goes to Redis, which may work.
-func TestNobodyWaitsForMarksThatCannotBeRead(t *testing.T) {
-	p, clock, asked := one(t)
-	p.known(t, clock)
-	before := p.denials.counter
-	p.denials.counter = noMarks{before}
-	*clock += 50
-	p.ask(t, 1)
-	p.holdMarks(t, before)
+// asksRedis expects that each check of three is decided by Redis.
+func (p *process) asksRedis(t *testing.T, clock *int64, asked func() int) {
+	t.Helper()
+	p.holdMarks(t)
 	asked()
 	for range 3 {
 		*clock += 50
-		if a := p.ask(t, 1); a.Source != api.SourceRedis {
+		if a := p.ask(t, 1); a.Allowed || a.Source != api.SourceRedis {
 			t.Errorf("%+v", a)
 		}
 	}
@@ -187,26 +170,26 @@ func TestNobodyWaitsForMarksThatCannotBeRead(t *testing.T) {
 	}
 }
 
+// No call waits for marks that could not be read the last time. The check goes to Redis, which may work.
+func TestNobodyWaitsForMarksThatCannotBeRead(t *testing.T) {
+	p, clock, asked := one(t)
+	p.known(t, clock)
+	p.denials.counter = hookedMarks{p.denials.counter, func() error { return errNoMarks }}
+	*clock += 50
+	p.ask(t, 1)
+	p.asksRedis(t, clock, asked)
+}
+
 // A call waits for marks that do not come for only a part of the time that a check may take. Then the check goes to
 // Redis, which may work.
 func TestMarksThatDoNotCome(t *testing.T) {
 	p, clock, asked := one(t)
 	p.known(t, clock)
-	p.holdMarks(t, p.denials.counter)
-	asked()
-	for range 3 {
-		*clock += 50
-		if a := p.ask(t, 1); a.Allowed || a.Source != api.SourceRedis {
-			t.Fatalf("%+v", a)
-		}
-	}
+	p.asksRedis(t, clock, asked)
 	*clock += 50
 	request := counters.Request{Plan: p.rules.Match("user:1"), Key: "user:1", Cost: 1}
 	if reading, _ := p.denials.await(request, p.denials.now()); reading != nil {
 		t.Error("a reading is awaited that began 200 ms ago")
-	}
-	if n := asked(); n != 3 {
-		t.Errorf("Redis was asked %d times of 3", n)
 	}
 }
 
@@ -254,17 +237,6 @@ func TestAShardWhoseMarksDoNotCome(t *testing.T) {
 	}
 }
 
-// counted counts readings.
-type counted struct {
-	marks
-	n int
-}
-
-func (m *counted) Freed(ctx context.Context, parts []int) ([]string, error) {
-	m.n++
-	return m.marks.Freed(ctx, parts)
-}
-
 // Calls that do not wait for marks, and calls that are decided without them, cause no reading before it is due.
 func TestMarksThatNobodyAwaits(t *testing.T) {
 	p, clock, _ := one(t)
@@ -279,25 +251,25 @@ func TestMarksThatNobodyAwaits(t *testing.T) {
 		p.CheckEach(t.Context(), reqs)
 		*clock += 10
 	}
-	readings := &counted{marks: p.denials.counter}
-	p.denials.counter = readings
+	readings := 0
+	p.denials.counter = hookedMarks{p.denials.counter, func() error { readings++; return nil }}
 	for i := range 100 { // each is old when it is asked for
 		*clock += 10
 		p.CheckEach(t.Context(), reqs[i%8:i%8+1])
 	}
-	if readings.n > 34 {
-		t.Errorf("marks were read %d times in a second", readings.n)
+	if readings > 34 {
+		t.Errorf("marks were read %d times in a second", readings)
 	}
 	*clock += 50
 	if a, err := p.Check(t.Context(), reqs[0]); err != nil || a.Source != api.SourceCache {
 		t.Errorf("%+v, %v", a, err)
 	}
 	*clock += 10
-	readings.n = 0
+	readings = 0
 	if all, err := p.CheckAll(t.Context(), []api.CheckRequest{reqs[1], reqs[0]}); err != nil || all.Allowed {
 		t.Errorf("%+v, %v", all, err)
 	}
-	if readings.n > 0 {
+	if readings > 0 {
 		t.Error("marks were read of one key, and the other was enough")
 	}
 }

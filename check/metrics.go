@@ -24,6 +24,13 @@ type Metrics struct {
 // ruleLatencies are the histograms of one rule, by the outcome of the call.
 type ruleLatencies struct{ allowed, denied, failed prometheus.Observer }
 
+func (l *ruleLatencies) of(allowed bool) prometheus.Observer {
+	if allowed {
+		return l.allowed
+	}
+	return l.denied
+}
+
 // maxRuleLabels bounds the histograms: calls of more rules share one with the rule "other".
 const maxRuleLabels = 100
 
@@ -32,13 +39,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	f := promauto.With(reg)
 	m := &Metrics{
 		checks: f.NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_checks_total",
-			Help: "Checks by rule and outcome: allowed, denied, of shadow rules shadow_allowed and " +
-				"shadow_denied, from memory cache_denied and cache_shadow_denied, from a lease lease_allowed and " +
-				"lease_denied (and of its shadow rules), and where Redis was " +
-				"away error_allow, error_deny, local_allowed, local_denied, local_shadow_denied; " +
-				"of other modes than take look_allowed, look_denied, charge_allowed and charge_denied " +
-				"(it went over) in their place; key_reused where an Idempotency-Key was another request's; " +
-				"canceled where the caller went away. No rule: rule is empty."},
+			Help: "Checks by rule and outcome: allowed or denied, after cache_ (from memory), lease_ (from a lease), " +
+				"local_ (Redis away) or reserve_, then look_ or charge_ (the mode), then shadow_ (of a shadow rule); " +
+				"error_allow and error_deny (Redis away); key_reused where an Idempotency-Key was another " +
+				"request's; canceled where the caller went away. No rule: rule is empty."},
 			[]string{"rule", "outcome"}),
 		seconds: f.NewHistogramVec(prometheus.HistogramOpts{Name: "streamcounter_check_seconds",
 			Help: "Time that answering one call took, by the rule of its first key and by outcome: allowed, " +
@@ -71,11 +75,6 @@ func (m *Metrics) latencies(rule string) *ruleLatencies {
 	return more[rule]
 }
 
-// of returns the counter of a rule's checks with one outcome.
-func (m *Metrics) of(rule, outcome string) prometheus.Counter {
-	return m.checks.WithLabelValues(rule, outcome)
-}
-
 // check counts one check by its rule's name and its outcome.
 func (m *Metrics) check(rule, outcome string) {
 	if m != nil {
@@ -94,12 +93,9 @@ func (s *Service) observe(ctx context.Context, start time.Time, c *call, allowed
 		rule = c.requests[0].Plan.Name()
 	}
 	l := m.latencies(rule)
-	to := l.denied
-	switch {
-	case err != nil:
+	to := l.of(allowed)
+	if err != nil {
 		to = l.failed
-	case allowed:
-		to = l.allowed
 	}
 	seconds := time.Since(start).Seconds()
 	if s.config.Tracer != nil {

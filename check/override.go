@@ -14,18 +14,18 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// overridden is the part of a request that comes from an override.
-type overridden struct {
-	override *overrides.Override // in effect for the key, nil: none
-	written  *windows.Plan       // Plan without it
+// byOperator is what an operator has set for the key of a request.
+type byOperator struct {
+	override *overrides.Override // in effect, nil: none
+	written  *windows.Plan       // Request.Plan without it
 }
 
-func (o overridden) blocked() bool { return o.override.Blocks() }
-
-// countBlocked counts a denial by an operator's block.
-func (s *Service) countBlocked(r Request) {
-	s.config.Metrics.check(api.OverrideRule, "denied")
-	s.record(api.OverrideRule, r, false)
+// changes says after the name of a rule that the key has other limits than the rule, if it has.
+func (o byOperator) changes() string {
+	if o.override == nil {
+		return ""
+	}
+	return " with an override"
 }
 
 // apply puts the overrides of operators into requests. A blocked key is never admitted, and needs no check in Redis.
@@ -47,12 +47,22 @@ func (s *Service) apply(rules *windows.Rules, reqs []Request) {
 			r.Plan, r.override = rules.Apply(r.Plan, r.Key)
 		}
 		s.announce(r.Key, r.override)
-		if r.override.Blocks() {
-			s.giveBackUnits(r.Key)
+		if !r.override.Blocks() {
+			continue
 		}
+		s.changed(r.Key, blocked)
 		// Mode charge counts what has already happened, also for a blocked key.
-		r.Never = r.Never || r.blocked() && !r.Refund && r.Mode != api.ModeCharge
+		r.Never = r.Never || r.blocked() && r.Mode != api.ModeCharge
 	}
+}
+
+// blocked reports whether an override denies the request; it denies no refund.
+func (r *Request) blocked() bool { return r.override.Blocks() && !r.Refund }
+
+// countBlocked counts a request that an override denies.
+func (s *Service) countBlocked(r Request) {
+	s.config.Metrics.check(api.OverrideRule, "denied")
+	s.record(api.OverrideRule, r, false)
 }
 
 // AllThrottled returns all keys that are over a limit or blocked, and the networks that are blocked, in no order. A key
@@ -90,12 +100,12 @@ func (r *Request) worded(out *api.CheckAnswer) {
 	o := r.override.API()
 	out.Override, out.Reason = o.Kind(), o.Reason
 	switch {
-	case o.Block:
+	case r.blocked():
 		out.Charged = r.Mode == api.ModeCharge && len(out.Windows) > 0
 		out.Rule, out.Allowed, out.Source, out.Note = api.OverrideRule, false, api.SourceOverride, ""
 		out.RetryAfterMs = -1
 		if o.UntilMs > 0 {
-			out.RetryAfterMs = max(r.override.Left().Milliseconds(), 1)
+			out.RetryAfterMs = max(r.override.LeftMs(), 1)
 		}
 	case r.Plan.Exempt() != nil:
 		out.Rule, out.Note = r.Plan.Exempt().Name, "an override exempts this key from its limits"
@@ -116,29 +126,22 @@ func longest(a, b int64) int64 {
 // ParseSpan reads a span of time as a rules file has it: 90s, 1h, 7d12h.
 func ParseSpan(text string) (time.Duration, error) { return windows.ParseDuration(text) }
 
-// TargetAfter returns the `after` of Overrides for the page after a key or a pattern.
-func TargetAfter(key, pattern string) string {
-	return overrides.PageAfter(api.Override{Key: key, Pattern: pattern}) // or a network
-}
-
-// overrides returns the overrides that apply to the rules.
+// overrides returns the overrides that the rules are under. Without any, none can be set or read.
 func (s *Service) overrides() (*overrides.All, error) {
-	all := s.config.Rules().Overrides()
-	if all == nil {
-		return nil, fmt.Errorf("%w: this server has no overrides", api.ErrBadRequest)
+	if all := s.config.Rules().Overrides(); all != nil {
+		return all, nil
 	}
-	return all, nil
+	return nil, fmt.Errorf("%w: the rules of this server are not under overrides", api.ErrBadRequest)
 }
 
 // SetOverride sets the override of a key or a pattern: in this process before it returns, in others within a second.
 // The decisions that change with it are written at once. If lasts is above 0, the override is valid for that long, in
 // place of UntilMs.
 func (s *Service) SetOverride(ctx context.Context, one api.Override, lasts time.Duration) (api.OverrideSet, error) {
-	o, err := s.overrides()
-	if err != nil {
-		return api.OverrideSet{Override: one}, err
+	all, err := s.overrides()
+	if err == nil {
+		one, err = all.Set(ctx, s.config.Rules().ValidateOverride, one, lasts)
 	}
-	one, err = o.Set(ctx, s.config.Rules().ValidateOverride, one, lasts)
 	if err == nil {
 		err = s.restate(ctx, one.Key)
 	}
@@ -149,9 +152,6 @@ func (s *Service) SetOverride(ctx context.Context, one api.Override, lasts time.
 // nothing.
 func (s *Service) PreviewOverride(ctx context.Context, one api.Override) (api.OverrideSet, error) {
 	out := api.OverrideSet{Override: one}
-	if _, err := s.overrides(); err != nil {
-		return out, err
-	}
 	if err := s.config.Rules().ValidateOverride(&out.Override); err != nil {
 		return out, err
 	}
@@ -165,12 +165,11 @@ func (s *Service) PreviewOverride(ctx context.Context, one api.Override) (api.Ov
 }
 
 // ClearOverride removes an override, and reports whether there was one.
-func (s *Service) ClearOverride(ctx context.Context, key, pattern, by, reason string) (bool, error) {
-	o, err := s.overrides()
-	if err != nil {
-		return false, err
+func (s *Service) ClearOverride(ctx context.Context, key, pattern, by, reason string) (had bool, err error) {
+	all, err := s.overrides()
+	if err == nil {
+		had, err = all.Clear(ctx, key, pattern, by, reason)
 	}
-	had, err := o.Clear(ctx, key, pattern, by, reason)
 	if err == nil && had {
 		err = s.restate(ctx, key)
 	}
@@ -192,38 +191,37 @@ const noChanges = "changes of the override: they need a token of the scope admin
 
 // addChanges puts the changes of an override into a source of a history.
 func (s *Service) addChanges(ctx context.Context, req HistoryRequest, into *source) error {
-	o, err := s.overrides()
+	all, err := s.overrides()
 	if err != nil {
 		return err
 	}
-	list, err := o.History(ctx, req.Key, req.Pattern, req.N+1, into.reached)
+	list, err := all.History(ctx, req.Key, req.Pattern, req.N+1, into.reached)
 	for _, c := range list {
-		into.entries = append(into.entries, api.HistoryEntry{AtMs: c.AtMs, Change: &c.OverrideChange})
-		into.places = append(into.places, c.ID)
+		into.entries = append(into.entries, placed{c.ID, api.HistoryEntry{AtMs: c.AtMs, Change: &c.OverrideChange}})
 	}
 	return unavailable(err)
 }
 
 // Override returns the override of a key or a pattern, and false if there is none.
 func (s *Service) Override(ctx context.Context, key, pattern string) (api.Override, bool, error) {
-	o, err := s.overrides()
+	all, err := s.overrides()
 	if err != nil {
 		return api.Override{}, false, err
 	}
-	one, err := o.Get(ctx, key, pattern)
+	one, err := all.Get(ctx, key, pattern)
 	if err != nil || one == nil {
 		return api.Override{}, false, unavailable(err)
 	}
 	return one.API(), true, nil
 }
 
-// Overrides returns the first n overrides after one, ordered by target; see overrides.All.Page.
-func (s *Service) Overrides(n int, after string) ([]api.Override, error) {
-	o, err := s.overrides()
+// Overrides returns the first n overrides after that of a key or a pattern, ordered by target; see overrides.All.Page.
+func (s *Service) Overrides(n int, afterKey, afterPattern string) []api.Override {
+	all, err := s.overrides()
 	if err != nil {
-		return nil, err
+		return nil
 	}
-	return o.Page(n, after), nil
+	return all.Page(n, overrides.Target(afterKey, afterPattern))
 }
 
 // unavailable wraps an error that the caller did not cause with api.ErrUnavailable.
@@ -234,10 +232,13 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 }
 
-// unwritten is unavailable for the error of a write: it also wraps api.ErrOutcomeUnknown if Redis may do the write.
+// errRepeatable is for a write that Redis may do, and that has the same effect if it is done twice.
+var errRepeatable = fmt.Errorf("%w: it may be sent again", api.ErrOutcomeUnknown)
+
+// unwritten is unavailable for the error of a write: it also wraps errRepeatable if Redis may do the write.
 func unwritten(err error) error {
 	if err == nil || api.NameOf(err) != "" || errors.Is(err, context.Canceled) || redisclient.NotSent(err) {
 		return unavailable(err)
 	}
-	return fmt.Errorf("%w: %w: it may be sent again: %w", api.ErrUnavailable, api.ErrOutcomeUnknown, err)
+	return fmt.Errorf("%w: %w: %w", api.ErrUnavailable, errRepeatable, err)
 }

@@ -8,26 +8,16 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/lease"
-	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// lateRenewals are answered 60 ms after Redis has answered.
-type lateRenewals struct {
-	*reservations.Store
-	clock *int64
-	asked *int
-}
-
-func (s lateRenewals) RenewLease(ctx context.Context, plan *windows.Plan, one reservations.Lease,
-	ask reservations.Renewal,
-) (reservations.Leased, error) {
-	got, err := s.Store.RenewLease(ctx, plan, one, ask)
-	*s.clock += 60
-	*s.asked++
-	return got, err
+// lateRenewals makes renewals be answered 60 ms after Redis has answered, and counts them.
+func (l *lessees) lateRenewals(one *lessee) (renewals *int) {
+	renewals = new(int)
+	one.leases.held = hookedRenewals{one.leases.held, func() {}, func() { l.clock += 60; *renewals++ }}
+	return renewals
 }
 
 // nearlyFree returns a process with a lease of a key. Others have filled the key's window for 10 ms more, and
@@ -37,7 +27,7 @@ func nearlyFree(t *testing.T) (l *lessees, one *lessee, renewals *int) {
 	hot := rule("*", windows.Window{Limit: 1000, Per: time.Second})
 	hot.Lease = 100 * time.Millisecond
 	l = newLessees(t, streamtest.Connect(t, streamtest.Redis(t)), streamtest.Prefix(t), rulesOf(t, hot), 0)
-	one, renewals = l.start(), new(int)
+	one = l.start()
 	begun := l.clock
 	for range 2 * lease.HotAsks {
 		l.ask(one, "k", 1)
@@ -48,8 +38,7 @@ func nearlyFree(t *testing.T) (l *lessees, one *lessee, renewals *int) {
 	l.clock += 200 // what it had is charged by the next renewal
 	l.charge("k", 1000)
 	l.clock = begun + 1190 // 10 ms before those are free, and all else is
-	one.leases.held = lateRenewals{one.leases.held.(*reservations.Store), &l.clock, renewals}
-	return l, one, renewals
+	return l, one, l.lateRenewals(one)
 }
 
 // charge makes others use units, even if there is no room for them.
@@ -95,9 +84,9 @@ func TestUnitsThatComeTooLate(t *testing.T) {
 	hot := rule("*", windows.Window{Limit: 1000, Per: time.Second})
 	hot.Lease = 10 * time.Millisecond
 	l := newLessees(t, streamtest.Connect(t, streamtest.Redis(t)), streamtest.Prefix(t), rulesOf(t, hot), 0)
-	one, late := l.start(), 0
+	one := l.start()
 	l.charge("k", 970)
-	one.leases.held = lateRenewals{one.leases.held.(*reservations.Store), &l.clock, &late}
+	late := l.lateRenewals(one)
 	for range 2 * lease.HotAsks {
 		a, err := one.Check(t.Context(), api.CheckRequest{Key: "k"})
 		testkit.Must(t, err)
@@ -105,7 +94,7 @@ func TestUnitsThatComeTooLate(t *testing.T) {
 		if !a.Allowed {
 			t.Fatalf("%+v, though the key has room", a)
 		}
-		if late > 0 {
+		if *late > 0 {
 			return
 		}
 	}
@@ -117,8 +106,7 @@ func TestUnitsThatComeTooLate(t *testing.T) {
 func TestARenewalThatIsNotAnswered(t *testing.T) {
 	l, one := hotKey(t, streamtest.Connect(t, streamtest.Redis(t)), 1)
 	one.config.Timeout = 4 * time.Second
-	begun, goOn := make(chan struct{}, 1), make(chan struct{})
-	one.leases.held = slowRenewals{one.leases.held.(*reservations.Store), begun, goOn}
+	begun, goOn := one.slowRenewals()
 	l.clock += 1000
 	a, err := one.Check(t.Context(), api.CheckRequest{Key: "k"})
 	if err != nil || a.Source != api.SourceRedis {

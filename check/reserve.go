@@ -75,14 +75,13 @@ func (s *Service) reserve(ctx context.Context, id string, ttl time.Duration, fin
 ) (reservations.Reservation, error) {
 	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
-	shards := s.shardsOf(asks)
+	parts := s.partsOf(asks)
 	var all reservations.Reservation
 	items := make([]windows.KeyState, len(asks))
-	for n, shard := range shards {
-		mine, some := s.asksOf(shard, asks)
+	for n, p := range parts {
 		var got reservations.Reservation
-		err := s.onShard(ctx, within, shard, func() (err error) {
-			got, err = s.held.Reserve(within, id, ttl, fingerprint, some)
+		err := s.onShard(ctx, within, p.shard, func() (err error) {
+			got, err = s.held.Reserve(within, id, ttl, fingerprint, p.asks)
 			return err
 		})
 		if err != nil && n > 0 {
@@ -94,20 +93,19 @@ func (s *Service) reserve(ctx context.Context, id string, ttl time.Duration, fin
 		if !got.Allowed {
 			clear(items)
 		}
-		for j, i := range mine {
+		for j, i := range p.at {
 			items[i] = got.Items[j]
 		}
 		all.State, all.ExpiresMs, all.Allowed = got.State, got.ExpiresMs, got.Allowed
 		if got.Allowed {
-			for _, a := range some {
+			for _, a := range p.asks {
 				s.denials.charged(a.Key, s.denials.now())
 			}
 			continue
 		}
-		for _, before := range shards[:n] {
-			_, theirs := s.asksOf(before, asks)
-			err := s.onShard(ctx, within, before, func() error {
-				return s.held.Withdraw(within, id, theirs)
+		for _, before := range parts[:n] {
+			err := s.onShard(ctx, within, before.shard, func() error {
+				return s.held.Withdraw(within, id, before.asks)
 			})
 			if err != nil {
 				return all, err
@@ -115,7 +113,7 @@ func (s *Service) reserve(ctx context.Context, id string, ttl time.Duration, fin
 		}
 		break
 	}
-	all.Items, all.Atomic = items, len(shards) == 1
+	all.Items, all.Atomic = items, len(parts) == 1
 	return all, nil
 }
 
@@ -180,19 +178,18 @@ func hash(values ...any) string {
 
 // ofShard runs ask behind the breaker of a shard.
 func (s *Service) ofShard(shard int, ask func() error) error {
-	_, err := s.shards[shard].execute(context.Background(), func() ([]counters.Verdict, error) { return nil, ask() })
-	return err
+	return s.shards[shard].execute(context.Background(), ask)
 }
 
 // onShard runs ask behind the breaker of a shard; `within` is ctx with the deadline.
 func (s *Service) onShard(ctx, within context.Context, shard int, ask func() error) error {
 	var refused error // of a request that is wrong: the server has answered
-	_, err := s.shards[shard].execute(within, func() ([]counters.Verdict, error) {
+	err := s.shards[shard].execute(within, func() error {
 		err := ask()
 		if errors.Is(err, api.ErrBadRequest) {
 			refused, err = err, nil
 		}
-		return nil, err
+		return err
 	})
 	switch {
 	case refused != nil:

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/sony/gobreaker/v2"
 	"go.opentelemetry.io/otel/trace"
 
@@ -76,7 +77,7 @@ type Service struct {
 	answerers []answerer // leases, then denials
 	denials   *denials
 	leases    *leases
-	announcer *announcer
+	announced *lru.Cache[string, announced] // keys that patterns block
 }
 
 // NewService checks the configuration.
@@ -93,8 +94,9 @@ func NewService(c Config) (*Service, error) {
 	c.Timeout = cmp.Or(c.Timeout, 250*time.Millisecond)
 	c.Retention = cmp.Or(c.Retention, defaultRetention)
 	c.Instances = cmp.Or(c.Instances, 1)
-	s := &Service{config: c, local: counters.NewLocal(maxLocalKeys, nil), announcer: newAnnouncer(),
-		outage: newOutage(cmp.Or(c.Log, slog.Default()), c.Rules), held: reservations.New(c.Counter)}
+	s := &Service{config: c, held: reservations.New(c.Counter), local: counters.NewLocal(maxLocalKeys, nil),
+		outage: newOutage(cmp.Or(c.Log, slog.Default()), c.Rules)}
+	s.announced, _ = lru.New[string, announced](maxAnnounced) // the error is for a size below 1
 	s.local.Instances = c.Instances
 	if c.Now == nil {
 		c.Now = time.Now
@@ -112,10 +114,11 @@ func NewService(c Config) (*Service, error) {
 // Peek returns the state of a key. If no rule matches and no operator has set anything for the key, the error wraps
 // api.ErrNoRule.
 func (s *Service) Peek(ctx context.Context, key string) (api.KeyState, error) {
-	return s.peek(ctx, key, 0)
+	return s.PeekValues(ctx, key, 0)
 }
 
-func (s *Service) peek(ctx context.Context, key string, values int) (api.KeyState, error) {
+// PeekValues is Peek with up to n values of each field that the key's rules count.
+func (s *Service) PeekValues(ctx context.Context, key string, n int) (api.KeyState, error) {
 	plan, err := s.planOf(key)
 	set := s.setFor(plan, key)
 	if set != (api.SetByOperator{}) && errors.Is(err, api.ErrNoRule) {
@@ -132,17 +135,12 @@ func (s *Service) peek(ctx context.Context, key string, values int) (api.KeyStat
 	}
 	out := st.KeyState(plan, key)
 	out.SetByOperator = set
-	if values > 0 && plan.HasValues() {
-		if out.Values, err = s.config.Counter.Values(ctx, plan, key, st.NowMs, values); err != nil {
+	if n > 0 && plan.HasValues() {
+		if out.Values, err = s.config.Counter.Values(ctx, plan, key, st.NowMs, n); err != nil {
 			return api.KeyState{}, fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 		}
 	}
 	return out, nil
-}
-
-// PeekValues is Peek with up to n values of each field that the key's rules count.
-func (s *Service) PeekValues(ctx context.Context, key string, n int) (api.KeyState, error) {
-	return s.peek(ctx, key, n)
 }
 
 // forPeople is the timeout of an answer that a person waits for. No request is held up in that time, and a script may
@@ -189,6 +187,12 @@ func (s *Service) Outage(ctx context.Context) (since time.Time, checks map[windo
 		})
 	}
 	return s.outage.now()
+}
+
+// ValidateEvent reports whether a valid event has the values that its rule needs. Otherwise workers would make a dead
+// letter of it.
+func (s *Service) ValidateEvent(e api.Event) error {
+	return s.config.Rules().CheckValues(e.Key, func(field string) string { return e.Values[field] })
 }
 
 func (s *Service) planOf(key string) (*windows.Plan, error) {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/sony/gobreaker/v2"
 	"go.opentelemetry.io/otel/trace"
 
@@ -20,10 +21,9 @@ import (
 // that shard alone.
 type shard struct {
 	// breaker: sony/gobreaker is small, widely used, and keeps no state elsewhere.
-	breaker *gobreaker.CircuitBreaker[[]counters.Verdict]
-	timeout time.Duration
+	breaker *gobreaker.CircuitBreaker[struct{}]
 	failed  atomic.Pointer[error] // the last failure
-	*gatherer
+	gatherer
 }
 
 // errHurried means that the caller's deadline left so little time that the failure says nothing about the shard.
@@ -33,8 +33,8 @@ var errHurried = errors.New("too little time was left to ask Redis")
 // breaker, and denials the keys that a run denied. tracer may be nil.
 func newShard(counter *counters.Redis, timeout time.Duration, breaks bool, changed func(to gobreaker.State,
 	why error), denials *denials, tracer trace.Tracer) *shard {
-	h := &shard{timeout: timeout}
-	h.breaker = gobreaker.NewCircuitBreaker[[]counters.Verdict](gobreaker.Settings{
+	h := &shard{gatherer: gatherer{timeout: timeout, tracer: tracer}}
+	h.breaker = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		Name:    "redis",
 		Timeout: 500 * time.Millisecond, // open for this long, then one check tries
 		ReadyToTrip: func(n gobreaker.Counts) bool {
@@ -44,36 +44,39 @@ func newShard(counter *counters.Redis, timeout time.Duration, breaks bool, chang
 		IsSuccessful:  func(err error) bool { return err == nil || redisclient.IsRefusal(err) },
 		IsExcluded:    func(err error) bool { return errors.Is(err, context.Canceled) || errors.Is(err, errHurried) },
 	})
-	h.gatherer = newGatherer(timeout, tracer, func(ctx context.Context, calls [][]counters.Request) ([]counters.Verdict,
-		error) {
-		return h.execute(ctx, func() ([]counters.Verdict, error) {
+	h.run = func(ctx context.Context, calls [][]counters.Request) (verdicts []counters.Verdict, err error) {
+		err = h.execute(ctx, func() (err error) {
 			asked := denials.now()
-			verdicts, err := counter.CheckMany(ctx, calls)
-			if err == nil {
+			if verdicts, err = counter.CheckMany(ctx, calls); err == nil {
 				denials.remember(calls, verdicts, asked)
 			}
-			return verdicts, err
+			return err
 		})
-	})
+		return verdicts, err
+	}
 	return h
 }
 
 // execute runs ask behind the breaker. While the breaker is open, nothing is sent, and the error wraps
-// api.ErrNotSent.
-func (h *shard) execute(ctx context.Context, ask func() ([]counters.Verdict, error)) ([]counters.Verdict, error) {
-	verdicts, err := h.breaker.Execute(func() ([]counters.Verdict, error) {
+// api.ErrNotSent, and what Redis answered last if that was a refusal.
+func (h *shard) execute(ctx context.Context, ask func() error) error {
+	_, err := h.breaker.Execute(func() (struct{}, error) {
 		start := time.Now()
-		verdicts, err := ask()
+		err := ask()
 		if err != nil && ctx.Err() != nil && !redisclient.IsRefusal(err) && time.Since(start) < h.timeout/2 {
 			err = fmt.Errorf("%w: %w", errHurried, err)
 		}
 		if err != nil {
 			h.failed.Store(&err)
 		}
-		return verdicts, err
+		return struct{}{}, err
 	})
 	if errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests) {
 		err = fmt.Errorf("%w: %w", api.ErrNotSent, err)
+		var refusal redis.Error
+		if errors.As(*h.failed.Load(), &refusal) {
+			err = fmt.Errorf("%w: %w", err, refusal)
+		}
 	}
-	return verdicts, err
+	return err
 }

@@ -25,13 +25,12 @@ func ErrorText(err error) string {
 			return "Redis refuses the command " + m[2] + " to the user " + m[1]
 		}
 		return "Redis refuses the keys of this prefix to the process's user"
+	case errors.Is(err, errRepeatable):
+		return errRepeatable.Error()
 	case errors.Is(err, api.ErrOutcomeUnknown):
 		return api.ErrOutcomeUnknown.Error()
 	case errors.Is(err, api.ErrUnavailable):
-		if word := redisclient.Word(err); word != "" {
-			return "Redis refuses it: " + word
-		}
-		return "Redis does not answer"
+		return redisclient.Failure(err)
 	case errors.Is(err, context.DeadlineExceeded):
 		return context.DeadlineExceeded.Error()
 	case api.NameOf(err) == "":

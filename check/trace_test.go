@@ -66,9 +66,10 @@ func TestSharedRunIsLinked(t *testing.T) {
 // for the next caller.
 func TestNoTracesAllocateNothingMore(t *testing.T) {
 	verdicts, never := []counters.Verdict{{Allowed: true}}, time.Now().Add(time.Hour)
-	g, calls := newGatherer(time.Minute, nil, func(context.Context, [][]counters.Request) ([]counters.Verdict, error) {
+	g, calls := &gatherer{timeout: time.Minute, run: func(context.Context, [][]counters.Request) ([]counters.Verdict,
+		error) {
 		return verdicts, nil
-	}), single("a", 1)
+	}}, single("a", 1)
 	if n := testing.AllocsPerRun(1000, func() { _, _ = g.ask(context.Background(), never, calls) }); n != 5 {
 		t.Errorf("%v allocations, want 5", n)
 	}

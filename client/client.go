@@ -170,7 +170,9 @@ func (c *Config) validate(checker Checker) error {
 // Close gives leased units back (Config.Leases), and closes the idle connections that Dial has opened. It does not
 // close the Checker of New.
 func (c *Client) Close() {
-	c.leases.giveBack()
+	if c.leases != nil {
+		c.leases.Close()
+	}
 	if c.close != nil {
 		c.close()
 	}
@@ -194,8 +196,7 @@ func (c *Client) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnsw
 		return all.Checks[0], nil
 	}
 	asked := c.denials.start()
-	a, err := ask(ctx, c.shared, func(ctx context.Context) (api.CheckAnswer,
-		error) {
+	a, err := ask(ctx, c.shared, func(ctx context.Context) (api.CheckAnswer, error) {
 		return c.checker.Check(ctx, req)
 	})
 	if err == nil {
@@ -205,11 +206,7 @@ func (c *Client) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnsw
 		c.leases.asked(&a)
 		return c.refuseUnmatched(a), nil
 	}
-	all, err := c.fallback(ctx, []api.CheckRequest{req}, err)
-	if len(all.Checks) != 1 {
-		return api.CheckAnswer{}, err
-	}
-	return all.Checks[0], err
+	return c.fallbackOne(ctx, []api.CheckRequest{req}, err)
 }
 
 // CheckAll implements Checker. If policies differ, the strictest decides for all: Deny, then Local, then Allow.
@@ -218,8 +215,7 @@ func (c *Client) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Che
 		return all, nil
 	}
 	asked := c.denials.start()
-	all, err := ask(ctx, c.shared, func(ctx context.Context) (api.ChecksAnswer,
-		error) {
+	all, err := ask(ctx, c.shared, func(ctx context.Context) (api.ChecksAnswer, error) {
 		return c.checker.CheckAll(ctx, reqs)
 	})
 	if err != nil {
@@ -237,31 +233,13 @@ func (c *Client) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Che
 
 // CheckEach implements Checker.
 func (c *Client) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Each, error) {
-	if len(reqs) == 0 {
-		_, err := transport.ValidateAll(ctx, reqs)
-		return nil, err
-	}
-	out := make([]api.Each, len(reqs))
-	rest := make([]api.CheckRequest, 0, len(reqs))
-	var at []int // in rest → in reqs
-	for i, r := range reqs {
-		if all, ok := c.denials.answer(ctx, reqs[i:i+1]); ok {
-			out[i].CheckAnswer = all.Checks[0]
-			continue
+	return transport.EachUnknown(reqs, func(i int, _ *api.CheckRequest) (e api.Each, known bool) {
+		all, known := c.denials.answer(ctx, reqs[i:i+1])
+		if known {
+			e.CheckAnswer = all.Checks[0]
 		}
-		rest, at = append(rest, r), append(at, i)
-	}
-	if len(rest) == 0 {
-		return out, nil
-	}
-	list, err := c.askEach(ctx, rest)
-	if err != nil {
-		return nil, err
-	}
-	for j, i := range at {
-		out[i] = list[j]
-	}
-	return out, nil
+		return e, known
+	}, func(unknown []api.CheckRequest) ([]api.Each, error) { return c.askEach(ctx, unknown) })
 }
 
 func (c *Client) askEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Each, error) {
@@ -296,10 +274,7 @@ func (c *Client) askEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Ea
 			list[i].CheckAnswer = c.refuseUnmatched(list[i].CheckAnswer)
 			continue
 		}
-		all, err := c.fallback(ctx, reqs[i:i+1], list[i].Err)
-		if list[i].Err = err; len(all.Checks) == 1 {
-			list[i].CheckAnswer = all.Checks[0]
-		}
+		list[i].CheckAnswer, list[i].Err = c.fallbackOne(ctx, reqs[i:i+1], list[i].Err)
 	}
 	for i, e := range list { // after all denials: checks that are sent one by one are decided in any order
 		c.denials.charged(reqs[i].Mode, e.CheckAnswer)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client"
-	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/internal/transport"
 )
@@ -19,7 +18,7 @@ import (
 // stub answers by a function, and counts its calls.
 type stub struct {
 	asked  int
-	answer func(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error)
+	answer answer
 }
 
 func (s *stub) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
@@ -49,7 +48,7 @@ func (s *stub) Peek(ctx context.Context, key string) (api.KeyState, error) {
 }
 
 // admits answers like a server whose rule is the part of the key before the colon, with the given limits.
-func admits(limits ...api.WindowState) func(context.Context, []api.CheckRequest) (api.ChecksAnswer, error) {
+func admits(limits ...api.WindowState) answer {
 	return func(_ context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
 		all := api.ChecksAnswer{Allowed: true, Atomic: true}
 		for _, r := range reqs {
@@ -61,7 +60,7 @@ func admits(limits ...api.WindowState) func(context.Context, []api.CheckRequest)
 	}
 }
 
-func fails(err error) func(context.Context, []api.CheckRequest) (api.ChecksAnswer, error) {
+func fails(err error) answer {
 	return func(context.Context, []api.CheckRequest) (api.ChecksAnswer, error) { return api.ChecksAnswer{}, err }
 }
 
@@ -153,20 +152,6 @@ func TestLocalCountsEachCharge(t *testing.T) {
 	}
 }
 
-// If many instances share a limit, each has one unit at least. Config.RuleOf returns the limit without a server.
-func TestLocalAdmitsAtLeastOneUnit(t *testing.T) {
-	n := newClient(t, &stub{answer: down}, client.Config{Policy: client.Local, Instances: 1000,
-		RuleOf: func(string) (client.Rule, bool) {
-			return client.Rule{Name: "mine", Limits: []client.Limit{{Units: 50, Per: 10 * time.Second}}}, true
-		}})
-	for i, want := range []bool{true, false} {
-		a, _ := n.Check(t.Context(), api.CheckRequest{Key: "any"})
-		if a.Allowed != want || a.Source != api.SourceLocal {
-			t.Errorf("check %d: %+v, want allowed %t", i, a, want)
-		}
-	}
-}
-
 // Several keys are decided together, also by policy: the strictest counts.
 func TestTheStrictestPolicyDecidesForAll(t *testing.T) {
 	for _, c := range []struct {
@@ -203,15 +188,18 @@ func TestCheckEachFallsBackOneByOne(t *testing.T) {
 	}
 }
 
-// No policy answers a request that is wrong, or an error that the server returns itself.
-func TestErrorsThatNoPolicyAnswers(t *testing.T) {
-	for _, why := range []error{api.ErrBadKey, api.ErrBadCount, api.ErrCostExceedsLimit, api.ErrUnavailable,
-		api.ErrBadRequest} {
+// No policy answers a request that is wrong, or an error that the server returns itself. A wrong token must be noticed:
+// its error is returned together with the policy's answer. If the server works and nobody decided, the policy decides.
+// None of them opens the breaker.
+func TestErrorsOfTheServer(t *testing.T) {
+	for why, source := range map[error]api.Source{api.ErrBadKey: "", api.ErrBadCount: "", api.ErrCostExceedsLimit: "",
+		api.ErrUnavailable: "", api.ErrBadRequest: "", api.ErrUnauthenticated: api.SourcePolicy,
+		api.ErrForbidden: api.SourcePolicy, api.ErrNoAnswer: api.SourcePolicy} {
 		s := &stub{answer: fails(fmt.Errorf("%w: so it is", why))}
 		n := newClient(t, s, client.Config{})
-		for range 20 { // and it opens no breaker
+		for range 20 {
 			a, err := n.Check(t.Context(), api.CheckRequest{Key: "k"})
-			if !errors.Is(err, why) || a.Source != "" || a.Allowed {
+			if errors.Is(err, why) == (why == api.ErrNoAnswer) || a.Source != source || a.Allowed != (source != "") {
 				t.Fatalf("%v: %+v, %v", why, a, err)
 			}
 		}
@@ -221,21 +209,10 @@ func TestErrorsThatNoPolicyAnswers(t *testing.T) {
 	}
 }
 
-// A wrong token must be noticed: the error is returned together with the policy's answer.
-func TestRefusedCredentialsAreTold(t *testing.T) {
-	for _, why := range []error{api.ErrUnauthenticated, api.ErrForbidden} {
-		n := newClient(t, &stub{answer: fails(why)}, client.Config{})
-		a, err := n.Check(t.Context(), api.CheckRequest{Key: "k"})
-		if !a.Allowed || a.Source != api.SourcePolicy || !errors.Is(err, why) {
-			t.Errorf("%v: %+v, %v", why, a, err)
-		}
-	}
-}
-
 func TestRetries(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		answer  func(context.Context, []api.CheckRequest) (api.ChecksAnswer, error)
+		answer  answer
 		retries int
 		asked   int
 	}{
@@ -252,217 +229,232 @@ func TestRetries(t *testing.T) {
 // After five failures no call is sent any more, except one now and then. When that one is answered, all calls are
 // sent. While nobody answers, nothing is known about the rules: Policy decides, and not UnmatchedKeys.
 func TestBreaker(t *testing.T) {
-	for name, answer := range map[string]func(context.Context, []api.CheckRequest) (api.ChecksAnswer,
-		error){"not sent": down, "lost": lost} {
-		var fallbacks int
-		s := &stub{answer: answer}
-		n := newClient(t, s, client.Config{Retries: -1, UnmatchedKeys: client.Deny,
-			OnFallback: func(p client.Policy, why error) {
-				if fallbacks++; p != client.Allow || why == nil {
-					t.Errorf("told of %v, %v", p, why)
+	for name, answer := range map[string]answer{"not sent": down, "lost": lost} {
+		synctest.Test(t, func(t *testing.T) {
+			fallbacks := 0
+			s := &stub{answer: answer}
+			n := newClient(t, s, client.Config{Retries: -1, UnmatchedKeys: client.Deny,
+				OnFallback: func(p client.Policy, why error) {
+					if fallbacks++; p != client.Allow || why == nil {
+						t.Errorf("told of %v, %v", p, why)
+					}
+				}})
+			wantAnswers := func(times int, source api.Source, asked int) {
+				t.Helper()
+				for range times {
+					a, err := n.Check(t.Context(), api.CheckRequest{Key: "k:1"})
+					if !a.Allowed || err != nil || a.Source != source {
+						t.Fatalf("%s: %+v, %v", name, a, err)
+					}
 				}
-			}})
-		for range 50 {
-			if a, err := n.Check(t.Context(), api.CheckRequest{Key: "k"}); !a.Allowed || err != nil {
-				t.Fatalf("%+v, %v", a, err)
+				if s.asked != asked {
+					t.Errorf("%s: asked %d times, want %d", name, s.asked, asked)
+				}
 			}
-		}
-		if s.asked < 5 || s.asked > 7 || fallbacks != 50 {
-			t.Errorf("%s: asked %d times of 50, want the first 5 and hardly more; %d fallbacks told", name, s.asked,
-				fallbacks)
-		}
-		s.answer = admits()
-		streamtest.Eventually(t, patience, "it is asked again", func() (bool, string) {
-			a, _ := n.Check(t.Context(), api.CheckRequest{Key: "k"})
-			return a.Source == api.SourceRedis, a.Note
+			wantAnswers(50, api.SourcePolicy, 5)
+			time.Sleep(time.Second) // of the bubble
+			wantAnswers(50, api.SourcePolicy, 6)
+			time.Sleep(time.Second)
+			s.answer = admits()
+			wantAnswers(50, api.SourceRedis, 56)
+			if fallbacks != 100 {
+				t.Errorf("%s: %d fallbacks told, want 100", name, fallbacks)
+			}
 		})
 	}
 }
 
-// While the breaker is open nothing is sent, and the errors say so. A caller that has left gets its own error too.
+// While the breaker is open nothing is sent, and the errors say so. A caller that has left gets its own error too, and
+// a request that no server accepts gets the error of the request.
 func TestErrorsOfAnOpenBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &reserver{idempotent: idempotent{stub{answer: lost}}}
 		n := newClient(t, s, client.Config{Policy: client.Deny, Retries: -1})
-		req := api.CheckRequest{Key: "k"}
+		req, ctx := api.CheckRequest{Key: "k"}, t.Context()
 		for range 5 {
-			_, _ = n.Check(t.Context(), req)
+			_, _ = n.Check(ctx, req)
 		}
-		gone, cancel := context.WithCancel(t.Context())
+		gone, cancel := context.WithCancel(ctx)
 		cancel()
+		for _, kind := range []string{"peek", "reserve", "check", "all", "each"} {
+			if err := ask(ctx, n, kind, req); outcome(err) != wasNotSent {
+				t.Errorf("%s: %v, want that it was not sent", kind, err)
+			}
+			if err := ask(gone, n, kind, req); !errors.Is(err, context.Canceled) || outcome(err) != wasNotSent {
+				t.Errorf("%s of a caller that has left: %v", kind, err)
+			}
+		}
+		keyed := api.WithIdempotency(ctx, api.Idempotency{Key: "a b"})
 		for _, c := range []struct {
 			ctx  context.Context
-			want []error
+			kind string
+			req  api.CheckRequest
+			want error
 		}{
-			{t.Context(), []error{api.ErrNoAnswer, api.ErrNotSent, api.ErrUnavailable}},
-			{gone, []error{context.Canceled, api.ErrNotSent}},
+			{keyed, "check", req, api.ErrBadIdempotencyKey}, {keyed, "reserve", req, api.ErrBadIdempotencyKey},
+			{ctx, "peek", api.CheckRequest{}, api.ErrBadKey}, {ctx, "reserve", api.CheckRequest{}, api.ErrBadKey},
+			{ctx, "reserve", api.CheckRequest{Key: "k", Cost: -3}, api.ErrBadCount},
+			{ctx, "acquire", api.CheckRequest{}, api.ErrBadKey},
+			{ctx, "commit", api.CheckRequest{}, api.ErrNoReservation},
+			{ctx, "cancel", api.CheckRequest{}, api.ErrNoReservation},
+			{ctx, "renew", api.CheckRequest{}, api.ErrNoReservation},
 		} {
-			_, peek := n.Peek(c.ctx, "k")
-			_, reserve := n.Reserve(c.ctx, api.ReservationRequest{CheckRequest: req})
-			_, one := n.Check(c.ctx, req)
-			_, all := n.CheckAll(c.ctx, []api.CheckRequest{req})
-			each, err := n.CheckEach(c.ctx, []api.CheckRequest{req})
-			if err == nil {
-				err = each[0].Err
-			}
-			for i, err := range []error{peek, reserve, one, all, err} {
-				for _, want := range c.want {
-					if !errors.Is(err, want) || errors.Is(err, api.ErrOutcomeUnknown) {
-						t.Errorf("call %d: %v, want %v", i, err, want)
-					}
-				}
+			if err := ask(c.ctx, n, c.kind, c.req); outcome(err) != api.NameOf(c.want) {
+				t.Errorf("%s: %v, want %v", c.kind, err, c.want)
 			}
 		}
-		badRequests(t, n)
+		for _, bad := range []api.ReservationRequest{
+			{CheckRequest: req, TTLMs: -1}, {CheckRequest: api.CheckRequest{Key: "k", Mode: api.ModeLook}},
+			{CheckRequest: api.CheckRequest{Checks: []api.CheckRequest{{Key: "k", Mode: api.ModeLook}}}},
+			{CheckRequest: api.CheckRequest{Checks: []api.CheckRequest{}}},
+			{CheckRequest: api.CheckRequest{Key: "k", Checks: []api.CheckRequest{req}}},
+		} {
+			if _, err := n.Reserve(ctx, bad); outcome(err) != api.NameOf(api.ErrBadRequest) {
+				t.Errorf("reserve %+v: %v", bad, err)
+			}
+		}
 	})
-}
-
-// badRequests asks for what no server accepts: each error is that of the request, and none is the breaker's.
-func badRequests(t *testing.T, n *client.Client) {
-	t.Helper()
-	ctx := t.Context()
-	keyed := api.WithIdempotency(ctx, api.Idempotency{Key: "a b"})
-	reserve := func(ctx context.Context, key string, cost int64) error {
-		_, err := n.Reserve(ctx, one(key, cost))
-		return err
-	}
-	_, check := n.Check(keyed, api.CheckRequest{Key: "k"})
-	_, peek := n.Peek(ctx, "")
-	_, acquire := n.Acquire(ctx, "", 1)
-	_, commit := n.Commit(ctx, "", api.CommitRequest{})
-	_, cancel := n.Cancel(ctx, "")
-	_, renew := n.Renew(ctx, "", api.RenewRequest{})
-	for i, c := range []struct{ err, want error }{
-		{check, api.ErrBadIdempotencyKey}, {reserve(keyed, "k", 1), api.ErrBadIdempotencyKey}, {peek, api.ErrBadKey},
-		{reserve(ctx, "", 1), api.ErrBadKey}, {reserve(ctx, "k", -3), api.ErrBadCount}, {acquire, api.ErrBadKey},
-		{commit, api.ErrNoReservation}, {cancel, api.ErrNoReservation}, {renew, api.ErrNoReservation},
-	} {
-		if !errors.Is(c.err, c.want) || errors.Is(c.err, api.ErrNoAnswer) {
-			t.Errorf("bad request %d: %v, want %v", i, c.err, c.want)
-		}
-	}
 }
 
 // A caller that leaves gets its own error, no policy, and opens no breaker. Otherwise a caller that can choose a
 // deadline could make the policy answer all others.
 func TestCallersWhoLeave(t *testing.T) {
-	s := &stub{answer: func(ctx context.Context, _ []api.CheckRequest) (api.ChecksAnswer, error) {
-		<-ctx.Done()
-		return api.ChecksAnswer{}, transport.Lost(ctx.Err())
-	}}
-	n := newClient(t, s, client.Config{Timeout: patience})
-	for i := range 20 {
-		ctx, cancel := context.WithCancel(t.Context())
-		want := context.Canceled
-		if i%2 == 0 {
-			ctx, cancel = context.WithTimeout(t.Context(), time.Millisecond)
-			want = context.DeadlineExceeded
-		} else {
-			cancel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &stub{answer: func(ctx context.Context, _ []api.CheckRequest) (api.ChecksAnswer, error) {
+			<-ctx.Done()
+			return api.ChecksAnswer{}, transport.Lost(ctx.Err())
+		}}
+		n := newClient(t, s, client.Config{Timeout: patience})
+		left, leave := context.WithCancel(t.Context())
+		leave()
+		for range 10 {
+			late, end := context.WithTimeout(t.Context(), time.Millisecond)
+			defer end()
+			for ctx, want := range map[context.Context]error{left: context.Canceled, late: context.DeadlineExceeded} {
+				a, err := n.Check(ctx, api.CheckRequest{Key: "k"})
+				if !errors.Is(err, want) || a.Allowed || a.Source != "" {
+					t.Errorf("%+v, %v, want %v alone", a, err, want)
+				}
+			}
 		}
-		a, err := n.Check(ctx, api.CheckRequest{Key: "k"})
-		cancel()
-		if !errors.Is(err, want) || a.Allowed || a.Source != "" {
-			t.Errorf("%+v, %v, want %v alone", a, err, want)
+		if s.asked != 20 {
+			t.Errorf("asked %d times of 20: the breaker is open", s.asked)
 		}
-	}
-	if s.asked != 20 {
-		t.Errorf("asked %d times of 20: the breaker is open", s.asked)
-	}
+	})
 }
 
-// Local counts what is charged: of a rule with an in-flight window it counts the other windows.
-func TestLocalLeavesOutInFlightWindows(t *testing.T) {
-	s := &stub{answer: admits(api.WindowState{Limit: 1, WindowKind: api.WindowKind{InFlight: true}},
-		api.WindowState{Limit: 2, WindowMs: 60_000})}
-	n := newClient(t, s, client.Config{Policy: client.Local, UnknownKeys: client.Deny, Retries: -1})
-	look := api.CheckRequest{Key: "job:1", Mode: api.ModeLook}
-	if _, err := n.Check(t.Context(), look); err != nil {
-		t.Fatal(err)
-	}
-	s.answer = down
-	for i, allowed := range []bool{true, true, false} {
-		a, _ := n.Check(t.Context(), api.CheckRequest{Key: "job:1"})
-		if a.Allowed != allowed || a.Source != api.SourceLocal || len(a.Windows) != 1 {
-			t.Errorf("%d: %+v, want allowed %t by the window of a minute", i, a, allowed)
-		}
-	}
+// localStep is a check of a key, and what the client answers.
+type localStep struct {
+	key    string
+	server answer // nil: it is away
+	want   string // the limits of its windows, or the policy if there are none; and whether it is allowed
 }
 
-// The number of keys that are remembered and counted is bounded; the oldest are removed.
-func TestKeysAreBounded(t *testing.T) {
-	s := &stub{answer: admits(api.WindowState{Limit: 1, WindowMs: 60_000})}
-	n := newClient(t, s, client.Config{Policy: client.Local, UnknownKeys: client.Deny, KnownKeys: 2, LocalKeys: 1,
-		Retries: -1})
-	for _, key := range []string{"r:1", "r:2", "r:3"} {
-		if _, err := n.Check(t.Context(), api.CheckRequest{Key: key}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s.answer = down
-	for i, c := range []struct {
-		key     string
-		allowed bool
-	}{
-		{"r:1", false}, // forgotten: UnknownKeys
-		{"r:2", true}, {"r:2", false},
-		{"r:3", true}, {"r:2", true}, // r:3 has taken its place, and its count with it
-	} {
-		if a, _ := n.Check(t.Context(), api.CheckRequest{Key: c.key}); a.Allowed != c.allowed {
-			t.Errorf("%d: %+v, want allowed %t", i, a, c.allowed)
-		}
-	}
-}
-
-// When the server's rule has changed, Local continues with the new limits.
-func TestLocalLearnsNewLimits(t *testing.T) {
-	s := &stub{answer: admits(api.WindowState{Limit: 1, WindowMs: 60_000})}
-	n := newClient(t, s, client.Config{Policy: client.Local, Retries: -1})
-	_, _ = n.Check(t.Context(), api.CheckRequest{Key: "r:1"})
-	s.answer = admits(api.WindowState{Limit: 3, WindowMs: 60_000})
-	_, _ = n.Check(t.Context(), api.CheckRequest{Key: "r:2"})
-	s.answer = down
-	if a, _ := n.Check(t.Context(), api.CheckRequest{Key: "r:1", Cost: 3}); !a.Allowed || a.Windows[0].Limit != 3 {
-		t.Errorf("%+v, want 3 of 3", a)
-	}
-}
-
-// An operator's limits are those of one key. The other keys of the rule keep the rule's.
-func TestLocalKeepsAnOperatorsLimitsToTheirKey(t *testing.T) {
-	for _, limit := range []int64{1, 10} {
-		plain := admits(api.WindowState{Limit: 3, WindowMs: 60_000})
-		s := &stub{answer: plain}
-		n := newClient(t, s, client.Config{Policy: client.Local, Retries: -1})
-		limitOf := func(key string) int64 {
-			t.Helper()
-			a, err := n.Check(t.Context(), api.CheckRequest{Key: key})
-			testkit.Must(t, err)
-			return a.Windows[0].Limit
-		}
-		limitOf("r:1")
-		s.answer = func(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
-			all, err := admits(api.WindowState{Limit: limit, WindowMs: 60_000})(ctx, reqs)
+func TestWhatLocalKnows(t *testing.T) {
+	minute := func(limit int64) answer { return admits(api.WindowState{Limit: limit, WindowMs: 60_000}) }
+	own := func(limit int64) answer { // an operator has set it
+		return func(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
+			all, err := minute(limit)(ctx, reqs)
 			all.Checks[0].Override = "windows"
 			return all, err
 		}
-		limitOf("r:own")
-		s.answer = down
-		if rule, own := limitOf("r:1"), limitOf("r:own"); rule != 3 || own != limit {
-			t.Errorf("limit %d of the rule and %d of the key, want 3 and %d", rule, own, limit)
+	}
+	learns := func(limit int64, has string) []localStep {
+		return []localStep{{"r:1", minute(3), "3 true"}, {"r:own", own(limit), has}, {"r:1", nil, "3 true"},
+			{"r:own", nil, has}, {"r:own", minute(3), "3 true"}, {"r:own", nil, "3 true"}, // it was cleared
+			{"r:2", minute(4), "4 true"}, {"r:1", nil, "4 true"}} // the rule has changed
+	}
+	slots := admits(api.WindowState{Limit: 1, WindowKind: api.WindowKind{InFlight: true}},
+		api.WindowState{Limit: 2, WindowMs: 60_000})
+	for name, c := range map[string]struct {
+		config client.Config
+		steps  []localStep
+	}{
+		"an operator's limits are those of one key": {client.Config{}, learns(1, "1 true")},
+		"higher ones": {client.Config{}, learns(10, "10 true")},
+		"windows in flight are left out": {client.Config{}, []localStep{{"r:1", slots, "1 2 true"},
+			{"r:1", nil, "2 true"},
+			{"r:1", nil, "2 true"}, {"r:1", nil, "2 false"}}},
+		// The oldest keys are removed, from those that are remembered and from those that are counted.
+		"keys are bounded": {client.Config{KnownKeys: 2, LocalKeys: 1}, []localStep{{"r:1", minute(1), "1 true"},
+			{"r:2", minute(1), "1 true"}, {"r:3", minute(1), "1 true"}, {"r:1", nil, "policy false"},
+			{"r:2", nil, "1 true"},
+			{"r:2", nil, "1 false"}, {"r:3", nil, "1 true"}, {"r:2", nil, "1 true"}}},
+		"RuleOf needs no server, and each of many instances has one unit": {client.Config{Instances: 1000,
+			RuleOf: func(string) (client.Rule, bool) {
+				return client.Rule{Name: "mine", Limits: []client.Limit{{Units: 50, Per: 10 * time.Second}}}, true
+			}}, []localStep{{"any", nil, "1 true"}, {"any", nil, "1 false"}}},
+	} {
+		s := &stub{}
+		c.config.Policy, c.config.UnknownKeys, c.config.Retries = client.Local, client.Deny, -1
+		n := newClient(t, s, c.config)
+		for i, step := range c.steps {
+			if s.answer = step.server; step.server == nil {
+				s.answer = down
+			}
+			a, _ := n.Check(t.Context(), api.CheckRequest{Key: step.key})
+			got := ""
+			for _, w := range a.Windows {
+				got += fmt.Sprint(w.Limit, " ")
+			}
+			if len(a.Windows) == 0 {
+				got = fmt.Sprint(a.Source, " ")
+			}
+			if got += fmt.Sprint(a.Allowed); got != step.want {
+				t.Errorf("%s, step %d: %s, want %s", name, i, got, step.want)
+			}
 		}
-		s.answer = plain
-		limitOf("r:own") // the operator has cleared it
-		s.answer = down
-		if own := limitOf("r:own"); own != 3 {
-			t.Errorf("limit %d after it was cleared, want 3", own)
+	}
+}
+
+// A key that no rule matches has no limit, unless UnmatchedKeys denies it. A shadow rule matches it too.
+func TestUnmatchedKeys(t *testing.T) {
+	s := &stub{answer: func(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
+		all, err := admits()(ctx, reqs)
+		for i := range all.Checks {
+			switch a := &all.Checks[i]; a.Rule {
+			case "nobody":
+				a.Rule = ""
+			case "trial":
+				a.Rule, a.Shadow = "", make([]api.ShadowAnswer, 1)
+			}
 		}
+		return all, err
+	}}
+	ctx, nobody, matched := t.Context(), api.CheckRequest{Key: "nobody:1"}, api.CheckRequest{Key: "api:1"}
+	if a, err := newClient(t, s, client.Config{}).Check(ctx, nobody); err != nil || !a.Allowed {
+		t.Errorf("by default: %+v, %v", a, err)
+	}
+	config := client.Config{UnmatchedKeys: client.Deny}
+	denies := newClient(t, s, config)
+	refused := func(a api.CheckAnswer) bool {
+		return !a.Allowed && !a.Charged && a.RetryAfterMs < 0 && a.Note != "" && a.Key == "nobody:1"
+	}
+	if a, err := denies.Check(ctx, nobody); err != nil || !refused(a) {
+		t.Errorf("Check: %+v, %v", a, err)
+	}
+	if a, err := denies.Check(ctx, api.CheckRequest{Key: "trial:1"}); err != nil || !a.Allowed {
+		t.Errorf("a key with a shadow rule: %+v, %v", a, err)
+	}
+	each, err := denies.CheckEach(ctx, []api.CheckRequest{nobody, matched})
+	if err != nil || !refused(each[0].CheckAnswer) || !each[1].Allowed {
+		t.Errorf("CheckEach: %+v, %v", each, err)
+	}
+	all, err := denies.CheckAll(ctx, []api.CheckRequest{nobody, matched})
+	if err != nil || all.Allowed || all.RetryAfterMs != -1 || !refused(all.Checks[0]) || all.Checks[1].Allowed ||
+		!all.Checks[1].Charged {
+		t.Errorf("CheckAll: %+v, %v, want that it says what is charged", all, err)
+	}
+	slots := newClient(t, &reserver{idempotent{stub{answer: fails(api.ErrNoRule)}}}, config)
+	if err := ask(ctx, slots, "acquire", nobody); !errors.Is(err, client.ErrOverLimit) {
+		t.Errorf("Acquire: %v", err)
 	}
 }
 
 func TestConfigIsChecked(t *testing.T) {
 	for _, c := range []client.Config{
 		{Timeout: -1}, {Instances: -1}, {KnownKeys: -1}, {LocalKeys: -1}, {Policy: 4}, {UnknownKeys: client.Local},
-		{RulePolicies: map[string]client.Policy{"x": 9}}, {Leases: -1}, {Denials: -1},
+		{RulePolicies: map[string]client.Policy{"x": 9}}, {Leases: -1}, {Denials: -1}, {MaxWait: -1},
 		{Leases: 5}, // a stub has no leases
 	} {
 		if _, err := client.New(&stub{}, c); err == nil {

@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"net/http"
-	"net/http/httptest"
-	"sync/atomic"
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -36,19 +33,7 @@ func ExampleDial() {
 
 // A worker calls a partner that has a limit. It waits up to a minute for each call instead of being denied.
 func ExampleClient_Wait() {
-	denied := false
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if !denied { // this test server denies the first check
-			denied = true
-			w.WriteHeader(http.StatusTooManyRequests)
-			fmt.Fprint(w, `{"type":"urn:streamcounter:over-limit","key":"partner:maps","source":"redis",`+
-				`"retry_after_ms":20}`)
-			return
-		}
-		fmt.Fprint(w, `{"allowed":true,"key":"partner:maps","source":"redis"}`)
-	}))
-	defer server.Close()
-	c, err := client.Dial(server.URL, client.Config{MaxWait: time.Minute})
+	c, err := client.Dial("http://127.0.0.1:8080", client.Config{MaxWait: time.Minute})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -57,14 +42,11 @@ func ExampleClient_Wait() {
 		log.Fatal(err) // errors.Is(err, client.ErrOverLimit): the wait would have been longer
 	}
 	fmt.Println("sent")
-	// Output: sent
 }
 
 // A bound on the jobs at the same time on all machines, by a rule with a window such as {limit: 20, in_flight: 30s}.
 func ExampleClient_Acquire() {
-	server := httptest.NewServer(oneSlot()) // of a server at work, its URL
-	defer server.Close()
-	c, err := client.Dial(server.URL, client.Config{})
+	c, err := client.Dial("http://127.0.0.1:8080", client.Config{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -84,41 +66,10 @@ func ExampleClient_Acquire() {
 			log.Print(err) // the slot is free when its time is over
 		}
 	}()
-	if _, err := c.Acquire(ctx, "job:render", 1); errors.Is(err, client.ErrOverLimit) {
-		fmt.Println("meanwhile:", err)
-	}
 	if err := render(slot.Context()); err != nil && errors.Is(context.Cause(slot.Context()), client.ErrSlotLost) {
 		fmt.Println("stopped: somebody else may have the slot now")
 	}
-	// Output:
-	// meanwhile: over the limit of rule "job": retry after 30s
-	// rendered
 }
 
 // render is the work; it ends early when its context does.
-func render(ctx context.Context) error {
-	fmt.Println("rendered")
-	return ctx.Err()
-}
-
-// oneSlot answers like a server whose rule "job" has {limit: 1, in_flight: 30s}.
-func oneSlot() http.Handler {
-	var taken atomic.Bool
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/reservations", func(w http.ResponseWriter, _ *http.Request) {
-		if taken.Swap(true) {
-			w.WriteHeader(http.StatusTooManyRequests)
-			fmt.Fprint(w, `{"type":"urn:streamcounter:over-limit","checks":[`+
-				`{"rule":"job","key":"job:render","source":"redis","retry_after_ms":30000}]}`)
-			return
-		}
-		w.WriteHeader(http.StatusCreated)
-		fmt.Fprint(w, `{"id":"0a-1","ttl_ms":30000,"allowed":true,"checks":[`+
-			`{"rule":"job","key":"job:render","source":"redis","allowed":true}]}`)
-	})
-	mux.HandleFunc("POST /v1/reservations/0a-1/commit", func(w http.ResponseWriter, _ *http.Request) {
-		taken.Store(false)
-		fmt.Fprint(w, `{"id":"0a-1","state":"committed"}`)
-	})
-	return mux
-}
+func render(ctx context.Context) error { return ctx.Err() }

@@ -39,6 +39,15 @@ func (c *Client) fallback(ctx context.Context, reqs []api.CheckRequest, why erro
 	return all, nil
 }
 
+// fallbackOne is fallback for a list of one request.
+func (c *Client) fallbackOne(ctx context.Context, one []api.CheckRequest, why error) (api.CheckAnswer, error) {
+	all, err := c.fallback(ctx, one, why)
+	if len(all.Checks) != 1 {
+		return api.CheckAnswer{}, err
+	}
+	return all.Checks[0], err
+}
+
 // strictest returns the common policy for keys of these rules.
 func (c *Client) strictest(rules []*Rule) Policy {
 	p := Allow

@@ -1,7 +1,6 @@
 package client_test
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -28,132 +27,88 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// Other programs may be at the other end of HTTP: proxies, other servers, later servers.
+// Other programs may be at the other end of HTTP: proxies, other servers, later servers. A body that is no answer to
+// the request is no decision.
 func TestHTTPAnswersThatAreNotOurs(t *testing.T) {
 	problem := func(name string) string {
 		return fmt.Sprintf(`{"type":"urn:streamcounter:%s","title":"x","status":400,"detail":"it says so"}`, name)
 	}
+	const over = `{"type":"urn:streamcounter:over-limit",`
 	for _, c := range []struct {
 		status int
 		body   string
-		want   []error
-		not    error
+		want   string // its outcome; empty: it is a decision
 	}{
-		{401, problem("unauthenticated"), []error{api.ErrUnauthenticated}, api.ErrNoAnswer},
-		{403, problem("forbidden"), []error{api.ErrForbidden}, api.ErrNoAnswer},
-		{401, "<html>", []error{api.ErrUnauthenticated}, nil},
-		{403, "<html>", []error{api.ErrForbidden}, nil},
-		{503, problem("unavailable"), []error{api.ErrUnavailable}, api.ErrNoAnswer},
-		{503, problem("outcome-unknown"), []error{api.ErrOutcomeUnknown, api.ErrNoAnswer}, api.ErrNotSent},
-		{502, "<html>bad gateway</html>", []error{api.ErrOutcomeUnknown, api.ErrNoAnswer}, api.ErrNotSent},
-		{503, "", []error{api.ErrOutcomeUnknown, api.ErrNoAnswer}, api.ErrNotSent},
-		{500, problem("of-a-later-version"), []error{api.ErrOutcomeUnknown, api.ErrNoAnswer}, api.ErrNotSent},
-		{429, "slow down", []error{api.ErrOutcomeUnknown, api.ErrNoAnswer}, api.ErrNotSent},
-		{404, "<html>", []error{api.ErrNoAnswer}, api.ErrOutcomeUnknown},
-		{302, "", []error{api.ErrNoAnswer}, nil},
-		{200, "<html>", []error{api.ErrOutcomeUnknown, api.ErrNoAnswer}, api.ErrNotSent},
-		{200, strings.Repeat(" ", 2<<20), []error{api.ErrOutcomeUnknown, api.ErrNoAnswer}, api.ErrNotSent},
+		{401, problem("unauthenticated"), "unauthenticated"}, {401, "<html>", "unauthenticated"},
+		{403, problem("forbidden"), "forbidden"}, {403, "<html>", "forbidden"},
+		{503, problem("unavailable"), "unavailable"},
+		{503, problem("outcome-unknown"), wasLost},
+		{502, "<html>bad gateway</html>", wasLost}, {503, "", wasLost}, {429, "slow down", wasLost},
+		{500, problem("of-a-later-version"), wasLost},
+		{404, "<html>", "no answer"}, {302, "", "no answer"},
+		{200, "<html>", wasLost}, {200, strings.Repeat(" ", 2<<20), wasLost},
+		{200, `{"allowed":true,"key":"k","source":"redis"}`, ""},
+		{429, over + `"key":"k","source":"redis","retry_after_ms":-1}`, ""},
+		{200, `{}`, wasLost}, {200, `null`, wasLost},
+		{200, `{"allowed":true,"source":"redis"}`, wasLost},
+		{200, `{"allowed":true,"key":"other","source":"redis"}`, wasLost},
+		{200, `{"allowed":true,"key":"k"}`, wasLost},
+		{200, `{"allowed":false,"key":"k","source":"redis"}`, wasLost},
+		{429, over + `"allowed":true,"key":"k","source":"redis"}`, wasLost},
+		{429, over + `"key":"other","source":"redis"}`, wasLost},
+		{429, over + `"key":"k","source":"redis","retry_after_ms":-9223372036854775808}`, wasLost},
+		{429, over + `"key":"k","source":"redis","retry_after_ms":9223372036854775807}`, wasLost},
 	} {
-		asked := 0
-		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			asked++
-			w.Header().Set("Location", "/elsewhere")
-			w.WriteHeader(c.status)
-			_, _ = w.Write([]byte(c.body))
-		}))
-		h := overHTTP(t, s.Listener.Addr().String())
-		_, err := h.Check(t.Context(), api.CheckRequest{Key: "k"})
-		for _, want := range c.want {
-			if !errors.Is(err, want) {
-				t.Errorf("%d %.40s: %v, want %v", c.status, c.body, err, want)
-			}
-		}
-		if c.not != nil && errors.Is(err, c.not) {
-			t.Errorf("%d %.40s: %v, want it not to be %v", c.status, c.body, err, c.not)
-		}
-		if asked != 1 {
-			t.Errorf("%d %.40s: asked %d times", c.status, c.body, asked)
-		}
-		if _, err := h.Peek(t.Context(), "k"); errors.Is(err, api.ErrOutcomeUnknown) &&
-			!strings.Contains(c.body, "outcome-unknown") {
-			t.Errorf("%d: a look has no unknown outcome: %v", c.status, err)
-		}
-		s.Close()
-	}
-}
-
-// A body that is no answer to the request is no decision: the policy decides, as without an answer.
-func TestHTTPBodiesThatAnswerNothing(t *testing.T) {
-	const over = `"type":"urn:streamcounter:over-limit",`
-	for _, c := range []struct {
-		status     int
-		body       string
-		isDecision bool
-	}{
-		{200, `{"allowed":true,"key":"k","source":"redis"}`, true},
-		{429, `{` + over + `"key":"k","source":"redis","retry_after_ms":-1}`, true},
-		{200, `{}`, false}, {200, `null`, false},
-		{200, `{"allowed":true,"source":"redis"}`, false},
-		{200, `{"allowed":true,"key":"other","source":"redis"}`, false},
-		{200, `{"allowed":true,"key":"k"}`, false},
-		{200, `{"allowed":false,"key":"k","source":"redis"}`, false},
-		{429, `{` + over + `"allowed":true,"key":"k","source":"redis"}`, false},
-		{429, `{` + over + `"key":"other","source":"redis"}`, false},
-		{429, `{` + over + `"key":"k","source":"redis","retry_after_ms":-9223372036854775808}`, false},
-		{429, `{` + over + `"key":"k","source":"redis","retry_after_ms":9223372036854775807}`, false},
-	} {
-		h := answering(t, c.status, c.body)
+		h, asked := answering(t, c.status, c.body)
 		a, err := h.Check(t.Context(), api.CheckRequest{Key: "k"})
-		if c.isDecision != (err == nil) || !c.isDecision && (!errors.Is(err, api.ErrNoAnswer) || a.Key != "") {
-			t.Errorf("%d %s: %+v, %v, want a decision: %t", c.status, c.body, a, err, c.isDecision)
-		}
-		if !c.isDecision {
-			allowed, err := newClient(t, h, client.Config{}).Check(t.Context(), api.CheckRequest{Key: "k"})
-			if err != nil || !allowed.Allowed || allowed.Source != api.SourcePolicy {
-				t.Errorf("%d %s: %+v, %v, want the policy's answer", c.status, c.body, allowed, err)
-			}
+		if outcome(err) != c.want || (err == nil) != (c.want == "") || (a.Key == "k") != (err == nil) || *asked != 1 {
+			t.Errorf("%d %.80s: %+v, %v, asked %d times, want %q", c.status, c.body, a, err, *asked, c.want)
 		}
 	}
-	req := api.CheckRequest{Key: "k"}
-	for _, c := range []struct {
-		body string
-		ask  func(h *client.HTTP) error
-	}{
-		{`{"allowed":true,"checks":[{"key":"other","source":"redis"}]}`, func(h *client.HTTP) error {
-			_, err := h.CheckAll(t.Context(), []api.CheckRequest{req})
-			return err
-		}},
-		{`{"checks":[{}]}`, func(h *client.HTTP) error {
-			each, err := h.CheckEach(t.Context(), []api.CheckRequest{req})
-			return cmp.Or(err, each[0].Err)
-		}},
-		{`{}`, func(h *client.HTTP) error {
-			_, err := h.Peek(t.Context(), "k")
-			return err
-		}},
-		{`{"id":"a-1","allowed":true,"checks":[{"key":"other","source":"redis"}]}`, func(h *client.HTTP) error {
-			_, err := h.Reserve(t.Context(), api.ReservationRequest{CheckRequest: req})
-			return err
-		}},
-		{`{"id":"a-2","state":"committed"}`, func(h *client.HTTP) error {
-			_, err := h.Commit(t.Context(), "a-1", api.CommitRequest{})
-			return err
-		}},
+	for body, kind := range map[string]string{
+		`{"allowed":true,"checks":[{"key":"other","source":"redis"}]}`: "all",
+		`{"checks":[{}]}`: "each",
+		`{}`:              "peek",
+		`{"id":"a-1","allowed":true,"checks":[{"key":"other","source":"redis"}]}`: "reserve",
+		`{"id":"a-2","state":"committed"}`:                                        "commit",
 	} {
-		if err := c.ask(answering(t, 200, c.body)); !errors.Is(err, api.ErrNoAnswer) {
-			t.Errorf("%s: %v, want no answer", c.body, err)
+		h, _ := answering(t, 200, body)
+		if err := ask(t.Context(), h, kind, api.CheckRequest{Key: "k"}); !errors.Is(err, api.ErrNoAnswer) {
+			t.Errorf("%s: %v, want no answer", body, err)
 		}
 	}
 }
 
-// answering returns a client of a server that has one answer.
-func answering(t *testing.T, status int, body string) *client.HTTP {
+// A call that only looks may be sent again. If one of its checks charges, the call may have charged.
+func TestOnlyLooksHaveNoUnknownOutcome(t *testing.T) {
+	unavailable := serveRLS(t, shouldRateLimit(func(context.Context) error {
+		return status.Error(codes.Unavailable, "as the test wants it")
+	}))
+	look := api.CheckRequest{Key: "k", Mode: api.ModeLook}
+	badGateway, _ := answering(t, 502, "<html>")
+	for _, c := range []client.Checker{badGateway, overGRPC(t, unavailable)} {
+		for _, kind := range []string{"peek", "check", "all", "each"} {
+			if err := ask(t.Context(), c, kind, look, look); outcome(err) != wasNotSent {
+				t.Errorf("%T, %s: %v, want that nothing was charged", c, kind, err)
+			}
+		}
+		if err := ask(t.Context(), c, "all", look, api.CheckRequest{Key: "l"}); outcome(err) != wasLost {
+			t.Errorf("%T: %v, want that the outcome is unknown", c, err)
+		}
+	}
+}
+
+// answering returns a client of a server that has one answer, and how often it was asked.
+func answering(t *testing.T, status int, body string) (*client.HTTP, *int) {
+	asked := new(int)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		*asked++
+		w.Header().Set("Location", "/elsewhere")
 		w.WriteHeader(status)
 		_, _ = w.Write([]byte(body))
 	}))
 	t.Cleanup(s.Close)
-	return overHTTP(t, s.Listener.Addr().String())
+	return overHTTP(t, s.Listener.Addr().String()), asked
 }
 
 func TestHTTPRefusesURLs(t *testing.T) {
@@ -201,9 +156,8 @@ func TestTokens(t *testing.T) {
 	}
 	for _, token = range []string{"hunter2\n", "hunter2\x7f", "hunter2é"} { // it cannot be a header, so it is wrong
 		for _, checker := range []client.Checker{h, c} {
-			_, err := checker.Check(t.Context(), api.CheckRequest{Key: "k"})
-			if !errors.Is(err, api.ErrUnauthenticated) || errors.Is(err, api.ErrNoAnswer) ||
-				strings.Contains(err.Error(), "hunter") {
+			err := ask(t.Context(), checker, "check", api.CheckRequest{Key: "k"})
+			if outcome(err) != "unauthenticated" || strings.Contains(err.Error(), "hunter") {
 				t.Errorf("token %q: %v, want an error that does not show it", token, err)
 			}
 		}
@@ -232,17 +186,16 @@ func TestGRPCAnswersThatAreNotOurs(t *testing.T) {
 	for _, c := range []struct {
 		detail string // of the key k
 		reset  time.Duration
-		waitMs int64 // -2: it is no answer
-		source api.Source
+		want   string // the wait in ms and the source, or the outcome
 	}{
-		{`{"key":"k","rule":"r","source":"redis","retry_after_ms":2000}`, time.Second, 2000, api.SourceRedis},
-		{`{"key":"k","rule":"r","source":"redis","retry_after_ms":-1}`, time.Second, -1, api.SourceRedis},
-		{`{"key":"k","rule":"r","retry_after_ms":2000}`, time.Second, -2, ""},
-		{`{"key":"k","rule":"r","source":"redis","retry_after_ms":-2}`, time.Second, -2, ""},
-		{`{"key":"k","rule":"r","source":"redis","retry_after_ms":9e18}`, time.Second, -2, ""},
-		{`{"key":"k","rule":"r","source":"redis","retry_after_ms":"soon"}`, time.Second, 1000, ""},
-		{"", time.Second, 1000, ""},
-		{"", -time.Second, 0, ""},
+		{`{"key":"k","rule":"r","source":"redis","retry_after_ms":2000}`, time.Second, "2000 redis"},
+		{`{"key":"k","rule":"r","source":"redis","retry_after_ms":-1}`, time.Second, "-1 redis"},
+		{`{"key":"k","rule":"r","retry_after_ms":2000}`, time.Second, wasLost},
+		{`{"key":"k","rule":"r","source":"redis","retry_after_ms":-2}`, time.Second, wasLost},
+		{`{"key":"k","rule":"r","source":"redis","retry_after_ms":9e18}`, time.Second, wasLost},
+		{`{"key":"k","rule":"r","source":"redis","retry_after_ms":"soon"}`, time.Second, "1000 "},
+		{"", time.Second, "1000 "},
+		{"", -time.Second, "0 "},
 	} {
 		answer := &answersRLS{OverallCode: over, Statuses: []*rls.RateLimitResponse_DescriptorStatus{{Code: over,
 			CurrentLimit:       &rls.RateLimitResponse_RateLimit{Name: "r", RequestsPerUnit: 10},
@@ -252,39 +205,30 @@ func TestGRPCAnswersThatAreNotOurs(t *testing.T) {
 			testkit.Must(t, answer.DynamicMetadata.UnmarshalJSON([]byte(`{"streamcounter":{"checks":[`+c.detail+`]}}`)))
 		}
 		a, err := overGRPC(t, serveRLS(t, answer)).Check(t.Context(), api.CheckRequest{Key: "k"})
-		if c.waitMs < -1 {
-			if !errors.Is(err, api.ErrOutcomeUnknown) {
-				t.Errorf("%s, %s: %+v, %v, want no answer", c.detail, c.reset, a, err)
-			}
-		} else if err != nil || a.RetryAfterMs != c.waitMs || a.Source != c.source {
-			t.Errorf("%s, %s: %+v, %v, want a wait of %d ms from %q", c.detail, c.reset, a, err, c.waitMs, c.source)
+		got := outcome(err)
+		if err == nil {
+			got = fmt.Sprint(a.RetryAfterMs, " ", a.Source)
+		}
+		if got != c.want {
+			t.Errorf("%s, %s: %+v, %v, want %s", c.detail, c.reset, a, err, c.want)
 		}
 	}
 }
 
 // Statuses without our detail, of proxies and later servers.
 func TestGRPCErrorsThatAreNotOurs(t *testing.T) {
-	for code, want := range map[codes.Code][]error{
-		codes.Unauthenticated:  {api.ErrUnauthenticated},
-		codes.PermissionDenied: {api.ErrForbidden},
-		codes.Unimplemented:    {api.ErrNoAnswer},
-		codes.Unavailable:      {api.ErrNoAnswer, api.ErrOutcomeUnknown}, // it was sent
-		codes.DeadlineExceeded: {api.ErrNoAnswer, api.ErrOutcomeUnknown},
-		codes.Internal:         {api.ErrNoAnswer, api.ErrOutcomeUnknown},
+	for code, want := range map[codes.Code]string{
+		codes.Unauthenticated: "unauthenticated", codes.PermissionDenied: "forbidden", codes.Unimplemented: "no answer",
+		codes.Unavailable: wasLost, codes.DeadlineExceeded: wasLost, codes.Internal: wasLost, // it was sent
 	} {
 		asked := 0
 		addr := serveRLS(t, shouldRateLimit(func(context.Context) error {
 			asked++
 			return status.Error(code, "as the test wants it")
 		}))
-		_, err := overGRPC(t, addr).Check(t.Context(), api.CheckRequest{Key: "k"})
-		for _, w := range want {
-			if !errors.Is(err, w) {
-				t.Errorf("%s: %v, want %v", code, err, w)
-			}
-		}
-		if asked != 1 || errors.Is(err, api.ErrNotSent) {
-			t.Errorf("%s: asked %d times, %v", code, asked, err)
+		err := ask(t.Context(), overGRPC(t, addr), "check", api.CheckRequest{Key: "k"})
+		if outcome(err) != want || asked != 1 {
+			t.Errorf("%s: asked %d times, %v, want %s", code, asked, err, want)
 		}
 	}
 }

@@ -29,8 +29,6 @@ type HTTPConfig struct {
 	TLS *tls.Config
 	// MaxIdle is how many connections are kept open between requests; default 64.
 	MaxIdle int
-	// DialTimeout bounds making a connection; default 1s. The call's own deadline applies if it is shorter.
-	DialTimeout time.Duration
 }
 
 // StaticToken is a token that never changes.
@@ -44,6 +42,9 @@ type HTTP struct {
 	transport *http.Transport
 	client    *http.Client
 }
+
+// connectWithin bounds making a connection; most calls end before, at their own deadline.
+const connectWithin = time.Second
 
 // maxBody bounds what is read of an answer: 100 checks of 8 windows need a tenth of it.
 const maxBody = 1 << 20
@@ -59,14 +60,14 @@ func NewHTTP(base string, c HTTPConfig) (*HTTP, error) {
 			"client: %s: expected a URL without user, query or fragment; a token goes into HTTPConfig.Token",
 			api.Shorten(redact.URL(base)))
 	}
-	idle, dial := cmp.Or(max(c.MaxIdle, 0), 64), cmp.Or(max(c.DialTimeout, 0), time.Second)
+	idle := cmp.Or(max(c.MaxIdle, 0), 64)
 	// HTTP/1.1 on purpose: a request that times out closes its connection, so a connection that leads nowhere is not
 	// used again.
 	t := &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: dial}).DialContext,
+		DialContext:         (&net.Dialer{Timeout: connectWithin}).DialContext,
 		TLSClientConfig:     c.TLS,
 		TLSNextProto:        map[string]func(string, *tls.Conn) http.RoundTripper{},
-		TLSHandshakeTimeout: dial,
+		TLSHandshakeTimeout: connectWithin,
 		MaxIdleConns:        idle, MaxIdleConnsPerHost: idle, IdleConnTimeout: time.Minute,
 		DisableCompression: true,
 	}
@@ -93,10 +94,7 @@ func (h *HTTP) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer
 	if err = h.ask(ctx, http.MethodPost, "/v1/check", req, &a); err == nil {
 		err = validateAnswers(a.Allowed, a.Type, []api.CheckAnswer{a.CheckAnswer}, []api.CheckRequest{req})
 	}
-	if err != nil {
-		return api.CheckAnswer{}, err
-	}
-	return a.CheckAnswer, nil
+	return transport.Decided(a.CheckAnswer, transport.ErrorOf(err, req))
 }
 
 // CheckAll implements Checker.
@@ -112,10 +110,7 @@ func (h *HTTP) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Check
 	if err = h.ask(ctx, http.MethodPost, "/v1/check", api.CheckRequest{Checks: reqs}, &a); err == nil {
 		err = validateAnswers(a.Allowed, a.Type, a.Checks, reqs)
 	}
-	if err != nil {
-		return api.ChecksAnswer{}, err
-	}
-	return a.ChecksAnswer, nil
+	return transport.Decided(a.ChecksAnswer, transport.ErrorOf(err, reqs...))
 }
 
 // CheckEach implements Checker.
@@ -175,12 +170,17 @@ func (h *HTTP) ask(ctx context.Context, method, path string, body, into any) err
 	}
 	r, sent, err := h.do(ctx, method, path, bearer, text.Bytes())
 	switch {
-	case err != nil && sent && method != http.MethodGet: // a look may be sent again
-		return transport.Lost(err)
+	case err != nil && sent:
+		err = transport.Lost(err)
 	case err != nil:
-		return transport.NotSent(err)
+		err = transport.NotSent(err)
+	default:
+		err = r.decode(into)
 	}
-	return r.decode(into)
+	if method == http.MethodGet {
+		err = transport.ErrorOf(err)
+	}
+	return err
 }
 
 // reply is an answer that was read to its end.
@@ -188,7 +188,6 @@ type reply struct {
 	status int
 	header http.Header
 	body   []byte
-	look   bool // it answers a look, which charges nothing
 }
 
 // do sends one request, and reports whether it may have reached the server.
@@ -218,5 +217,5 @@ func (h *HTTP) do(ctx context.Context, method, path, bearer string, body []byte)
 	if len(text) > maxBody {
 		return nil, true, fmt.Errorf("the answer has more than %d bytes", maxBody)
 	}
-	return &reply{resp.StatusCode, resp.Header, text, method == http.MethodGet}, true, nil
+	return &reply{resp.StatusCode, resp.Header, text}, true, nil
 }

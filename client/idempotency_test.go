@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -65,44 +64,6 @@ func TestEachCheckIsChargedOnce(t *testing.T) {
 	})
 }
 
-// A caller's bad key is the caller's error over every transport, and says nothing about the server: no policy answers,
-// and the breaker stays closed.
-func TestABadKeyIsTheCallersError(t *testing.T) {
-	onEveryTransport(t, func(t *testing.T, w *world, c client.Checker, way way) {
-		n := newClient(t, c, client.Config{Timeout: patience})
-		req := api.CheckRequest{Key: "user:1"}
-		open, err := w.service.Reserve(t.Context(), api.ReservationRequest{CheckRequest: api.CheckRequest{
-			Checks: []api.CheckRequest{{Key: "user:1", Cost: 1}}}, TTLMs: 60_000})
-		testkit.Must(t, err)
-		for _, key := range []string{"a\nb", "a\x7fb", "ü", "a b", `a"b`, strings.Repeat("k", 101)} {
-			ctx := api.WithIdempotency(t.Context(), api.Idempotency{Key: key})
-			for _, c := range []client.Checker{c, n} {
-				a, one := c.Check(ctx, req)
-				_, all := c.CheckAll(ctx, []api.CheckRequest{req})
-				_, each := c.CheckEach(ctx, []api.CheckRequest{req})
-				errs := []error{one, all, each}
-				// Peek and Renew use no key, and take no harm from a bad one.
-				_, unharmed := c.Peek(ctx, req.Key)
-				testkit.Must(t, unharmed)
-				if r, ok := c.(client.Reserver); ok && way.name != "grpc" && way.whole {
-					_, err := r.Reserve(ctx, api.ReservationRequest{CheckRequest: req})
-					errs = append(errs, err)
-					_, unharmed = r.Renew(ctx, open.ID, api.RenewRequest{})
-					testkit.Must(t, unharmed)
-				}
-				for i, err := range errs {
-					if !errors.Is(err, api.ErrBadIdempotencyKey) || a.Allowed || errors.Is(err, api.ErrNoAnswer) {
-						t.Errorf("key %q, call %d: %+v, %v, want a bad key", key, i, a, err)
-					}
-				}
-			}
-		}
-		if a, err := n.Check(t.Context(), req); err != nil || a.Source == api.SourcePolicy {
-			t.Errorf("%+v, %v, want the server's answer", a, err)
-		}
-	}, tenAMinute)
-}
-
 // idempotent is a stub that takes idempotency keys.
 type idempotent struct{ stub }
 
@@ -131,18 +92,7 @@ func TestAttemptsThatMayRepeat(t *testing.T) {
 }
 
 // reserver is a stub that takes reservations too.
-type reserver struct {
-	idempotent
-	client.Reserver
-}
-
-func (r *reserver) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer, error) {
-	return r.stub.Check(ctx, req)
-}
-
-func (r *reserver) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
-	return r.stub.CheckAll(ctx, reqs)
-}
+type reserver struct{ idempotent }
 
 // CheckEach has one error for all if the answer is made by together.
 func (r *reserver) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Each, error) {
@@ -162,10 +112,6 @@ func together(a answer) answer {
 	}
 }
 
-func (r *reserver) Peek(ctx context.Context, key string) (api.KeyState, error) {
-	return r.stub.Peek(ctx, key)
-}
-
 func (r *reserver) Reserve(ctx context.Context, req api.ReservationRequest) (a api.ReservationOfAll, err error) {
 	a.ChecksAnswer, err = r.CheckAll(ctx, []api.CheckRequest{req.CheckRequest})
 	return a, err
@@ -175,6 +121,12 @@ func (r *reserver) Reserve(ctx context.Context, req api.ReservationRequest) (a a
 func (r *reserver) Commit(ctx context.Context, id string, _ api.CommitRequest) (api.Settlement, error) {
 	state, err := r.Peek(ctx, "user:1")
 	return api.Settlement{ID: id, State: api.ReservationCommitted, Keys: []api.KeyState{state}}, err
+}
+
+func (*reserver) Cancel(context.Context, string) (s api.Settlement, err error) { return s, nil }
+
+func (*reserver) Renew(context.Context, string, api.RenewRequest) (s api.Settlement, err error) {
+	return s, nil
 }
 
 type answer = func(context.Context, []api.CheckRequest) (api.ChecksAnswer, error)
@@ -191,47 +143,30 @@ func inTurn(script ...answer) answer {
 // A lost attempt may have charged. If no later attempt is answered, the outcome of the call is unknown, even if the
 // last attempt was certainly not sent.
 func TestALostAttemptMayHaveCharged(t *testing.T) {
-	reqs := []api.CheckRequest{{Key: "k"}, {Key: "l"}}
-	check := func(ctx context.Context, c *client.Client) error { _, err := c.Check(ctx, reqs[0]); return err }
-	all := func(ctx context.Context, c *client.Client) error { _, err := c.CheckAll(ctx, reqs); return err }
-	reserve := func(ctx context.Context, c *client.Client) error { _, err := c.Reserve(ctx, one("k", 1)); return err }
-	acquire := func(ctx context.Context, c *client.Client) error { _, err := c.Acquire(ctx, "k", 1); return err }
-	each := func(at int) func(ctx context.Context, c *client.Client) error {
-		return func(ctx context.Context, c *client.Client) error {
-			list, err := c.CheckEach(ctx, reqs)
-			if err != nil {
-				return err
-			}
-			return list[at].Err
-		}
-	}
-	test := func(name string, call func(context.Context, *client.Client) error, config client.Config, want error,
-		script ...answer) {
+	test := func(kind string, noKeys bool, want error, script ...answer) {
 		t.Helper()
-		config.Policy, config.Timeout = client.Deny, patience
 		s := &reserver{idempotent: idempotent{stub{answer: inTurn(script...)}}}
-		err := call(t.Context(), newClient(t, s, config))
+		n := newClient(t, s, client.Config{Policy: client.Deny, Timeout: patience, NoIdempotency: noKeys})
+		err := ask(t.Context(), n, kind, api.CheckRequest{Key: "k"}, api.CheckRequest{Key: "l"})
 		if !errors.Is(err, want) || want == nil && err != nil || want == api.ErrOutcomeUnknown &&
 			(errors.Is(err, api.ErrNotSent) || !errors.Is(err, api.ErrUnavailable)) {
-			t.Errorf("%s: %v, want %v", name, err, want)
+			t.Errorf("%s: %v, want %v", kind, err, want)
 		}
 	}
-	var config client.Config
-	for name, call := range map[string]func(context.Context, *client.Client) error{"check": check, "all": all,
-		"reserve": reserve, "acquire": acquire} {
-		test(name+", then not sent", call, config, api.ErrOutcomeUnknown, lost, down)
-		test(name+", the second is lost", call, config, api.ErrOutcomeUnknown, down, lost, down)
+	for _, kind := range []string{"check", "all", "reserve", "acquire", "first of each"} {
+		test(kind, false, api.ErrOutcomeUnknown, lost, down)
 	}
-	test("then answered", check, config, nil, lost, down, admits())
-	test("then refused", check, config, api.ErrBadKey, lost, down, fails(api.ErrBadKey))
-	test("never sent", check, config, api.ErrNotSent, down)
-	test("each, then not sent", each(0), config, api.ErrOutcomeUnknown, lost, down)
-	test("one of each is lost", each(1), config, api.ErrOutcomeUnknown, admits(), lost, down)
-	test("the other was answered", each(0), config, nil, admits(), lost, down)
-	test("not one by one, and then so", each(1), config, api.ErrOutcomeUnknown, together(lost), together(lost), down)
-	test("one by one, and then not", each(0), config, nil, admits(), lost, together(down))
+	for _, kind := range []string{"check", "all", "reserve", "acquire"} {
+		test(kind, false, api.ErrOutcomeUnknown, down, lost, down)
+	}
+	test("check", false, nil, lost, down, admits())
+	test("check", false, api.ErrBadKey, lost, down, fails(api.ErrBadKey))
+	test("check", false, api.ErrNotSent, down)
+	test("each", false, api.ErrOutcomeUnknown, admits(), lost, down)
+	test("first of each", false, nil, admits(), lost, down)
+	test("each", false, api.ErrOutcomeUnknown, together(lost), together(lost), down) // and then one by one
+	test("first of each", false, nil, admits(), lost, together(down))
 	// Without keys, nothing is sent again if any of it was lost.
-	config.NoIdempotency = true
-	test("each without keys", each(1), config, api.ErrOutcomeUnknown, down, lost, admits())
-	test("and the other", each(0), config, api.ErrNotSent, down, lost, admits())
+	test("each", true, api.ErrOutcomeUnknown, down, lost, admits())
+	test("first of each", true, api.ErrNotSent, down, lost, admits())
 }

@@ -41,20 +41,13 @@ func (k *known) update(a api.CheckAnswer) {
 	if a.Rule == "" || a.Source != api.SourceRedis && a.Source != api.SourceCache || len(a.Windows) == 0 {
 		return
 	}
+	r := ruleOf(a)
+	if r.validate() != nil {
+		return
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	isOwn := a.ByOperator != (api.ByOperator{})
-	r, _ := k.rules.Get(a.Rule)
-	if isOwn {
-		before, _ := k.keys.Get(a.Key)
-		r = before.own
-	}
-	if r == nil || !r.is(a) {
-		if r = ruleOf(a); r.validate() != nil {
-			return
-		}
-	}
-	if isOwn {
+	if a.ByOperator != (api.ByOperator{}) {
 		k.keys.Add(a.Key, knownKey{a.Rule, r})
 		return
 	}
@@ -68,32 +61,10 @@ func ruleOf(a api.CheckAnswer) *Rule {
 	r := &Rule{Name: a.Rule}
 	for _, w := range a.Windows {
 		if !w.InFlight && !w.OfValues() {
-			r.Limits = append(r.Limits, limitOf(w))
+			r.Limits = append(r.Limits, Limit{w.Limit, time.Duration(w.WindowMs) * time.Millisecond})
 		}
 	}
 	return r
-}
-
-// is reports whether it is the rule of an answer (ruleOf).
-func (r *Rule) is(a api.CheckAnswer) bool {
-	if r.Name != a.Rule {
-		return false
-	}
-	left := r.Limits
-	for _, w := range a.Windows {
-		switch {
-		case w.InFlight, w.OfValues():
-			continue
-		case len(left) == 0 || left[0] != limitOf(w):
-			return false
-		}
-		left = left[1:]
-	}
-	return len(left) == 0
-}
-
-func limitOf(w api.WindowState) Limit {
-	return Limit{w.Limit, time.Duration(w.WindowMs) * time.Millisecond}
 }
 
 // rule returns the rule of a key, nil if it is not known.

@@ -23,13 +23,10 @@ type Leaser interface {
 
 // Lease implements Leaser.
 func (h *HTTP) Lease(ctx context.Context, req api.LeaseRequest) (a api.LeaseAnswer, err error) {
-	if err := h.ask(ctx, "POST", "/v1/leases", req, &a); err != nil {
-		return api.LeaseAnswer{}, err
+	if err = h.ask(ctx, "POST", "/v1/leases", req, &a); err == nil {
+		err = validateLease(a, req)
 	}
-	if err := validateLease(a, req); err != nil {
-		return api.LeaseAnswer{}, err
-	}
-	return a, nil
+	return transport.Decided(a, err)
 }
 
 // validateLease refuses what is no answer to the request. No units are leased above those that the client keeps or
@@ -151,12 +148,5 @@ func (l *leases) asked(a *api.CheckAnswer) {
 	}
 	if p := planOf(a); p.shortest > 0 {
 		l.Ask(a.Key, p.lease, a.Cost, p)
-	}
-}
-
-// giveBack gives leased units back. Nothing is leased afterwards.
-func (l *leases) giveBack() {
-	if l != nil {
-		l.Close()
 	}
 }

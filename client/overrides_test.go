@@ -7,72 +7,69 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/client"
 	"github.com/streamcounter/streamcounter/client/direct"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// An override that an operator sets over HTTP applies to every transport.
-func TestOverridesOverEveryTransport(t *testing.T) {
+// An override that an operator sets over HTTP applies to the checks of a server and of package direct.
+func TestOverrides(t *testing.T) {
 	// user:1 is asked for until its block is known: that must not use up its limit.
 	large := &windows.Rule{Name: "large", Match: "user:1", Windows: []windows.Window{{Limit: 1e9, Per: time.Minute}}}
-	rule := &windows.Rule{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 2, Per: time.Minute}}}
-	onEveryTransport(t, func(t *testing.T, w *world, c client.Checker, way way) {
-		ctx := t.Context()
-		operator := overHTTP(t, w.serveHTTP(t))
-		if own, ok := c.(*direct.Redis); ok {
-			follow, stop := context.WithCancel(ctx)
-			done := make(chan struct{})
-			go func() { defer close(done); own.FollowOverrides(follow) }()
-			t.Cleanup(func() { stop(); <-done })
-		}
-		allowed := func(key string, want bool) {
-			t.Helper()
-			streamtest.Eventually(t, 20*time.Second, key, func() (bool, string) {
-				a, err := c.Check(ctx, api.CheckRequest{Key: key})
-				return err == nil && a.Allowed == want, "it is answered otherwise"
-			})
-		}
-		set, err := operator.SetOverride(ctx, "user:1", api.Override{Block: true, Reason: "abuse"})
-		if err != nil || set.Key != "user:1" || set.AtMs == 0 {
-			t.Fatalf("%+v, %v", set, err)
-		}
-		allowed("user:1", false)
-		_, err = operator.SetOverride(ctx, "nobody*", api.Override{Block: true})
-		testkit.Must(t, err)
-		if way.whole { // Envoy's own fields have no place for what has no rule
+	for _, way := range reservers {
+		t.Run(way.name, func(t *testing.T) {
+			ctx := t.Context()
+			w := newWorld(t, streamtest.Connect(t, streamtest.Redis(t)), patience, large)
+			c, operator := way.open(t, w), overHTTP(t, w.serveHTTP(t))
+			if own, ok := c.(*direct.Redis); ok {
+				follow, stop := context.WithCancel(ctx)
+				done := make(chan struct{})
+				go func() { defer close(done); own.FollowOverrides(follow) }()
+				t.Cleanup(func() { stop(); <-done })
+			}
+			allowed := func(key string, want bool) {
+				t.Helper()
+				streamtest.Eventually(t, key, func() (bool, string) {
+					a, err := c.Check(ctx, api.CheckRequest{Key: key})
+					return err == nil && a.Allowed == want, "it is answered otherwise"
+				})
+			}
+			set, err := operator.SetOverride(ctx, "user:1", api.Override{Block: true, Reason: "abuse"})
+			if err != nil || set.Key != "user:1" || set.AtMs == 0 {
+				t.Fatalf("%+v, %v", set, err)
+			}
+			allowed("user:1", false)
+			_, err = operator.SetOverride(ctx, "nobody*", api.Override{Block: true})
+			testkit.Must(t, err)
 			allowed("nobody:1", false)
-		}
-		_, err = operator.SetOverride(ctx, "user:2", api.Override{Exempt: true})
-		testkit.Must(t, err)
-		for range 5 {
-			allowed("user:2", true)
-		}
-		page, err := operator.Overrides(ctx, 2, "")
-		if err != nil || len(page.Overrides) != 2 || page.Overrides[0].Pattern != "nobody*" || page.Next != "user:1" {
-			t.Errorf("%+v, %v", page, err)
-		}
-		page, err = operator.Overrides(ctx, 2, page.Next)
-		if err != nil || len(page.Overrides) != 1 || page.Next != "" {
-			t.Errorf("%+v, %v", page, err)
-		}
-		if had, err := operator.ClearOverride(ctx, "user:1", "settled"); !had || err != nil {
-			t.Errorf("%t, %v", had, err)
-		}
-		allowed("user:1", true)
-		if _, err = operator.Override(ctx, "user:1"); !errors.Is(err, api.ErrNoOverride) {
-			t.Error(err)
-		}
-		_, err = operator.SetOverride(ctx, "user:1", api.Override{Rule: "none"})
-		if !errors.Is(err, api.ErrBadOverride) {
-			t.Error(err)
-		}
-		h, err := operator.History(ctx, "user:1", 10, "")
-		if err != nil || len(h.Entries) != 2 || h.Entries[0].Change.Reason != "settled" ||
-			h.Entries[1].Change.After == nil {
-			t.Errorf("%+v, %v", h, err)
-		}
-	}, large, rule)
+			page, err := operator.Overrides(ctx, 1, "")
+			if err != nil || len(page.Overrides) != 1 || page.Overrides[0].Pattern != "nobody*" {
+				t.Errorf("%+v, %v", page, err)
+			}
+			page, err = operator.Overrides(ctx, 2, page.Next)
+			if err != nil || len(page.Overrides) != 1 || page.Overrides[0].Key != "user:1" || page.Next != "" {
+				t.Errorf("%+v, %v", page, err)
+			}
+			if had, err := operator.ClearOverride(ctx, "user:1", "settled"); !had || err != nil {
+				t.Errorf("%t, %v", had, err)
+			}
+			allowed("user:1", true)
+			if _, err = operator.Override(ctx, "user:1"); !errors.Is(err, api.ErrNoOverride) {
+				t.Error(err)
+			}
+			_, err = operator.SetOverride(ctx, "user:1", api.Override{Rule: "none"})
+			if !errors.Is(err, api.ErrBadOverride) {
+				t.Error(err)
+			}
+			h, err := operator.History(ctx, "user:1", 1, "")
+			if err != nil || len(h.Entries) != 1 || h.Entries[0].Change.Reason != "settled" {
+				t.Errorf("%+v, %v", h, err)
+			}
+			h, err = operator.History(ctx, "user:1", 1, h.Next)
+			if err != nil || len(h.Entries) != 1 || h.Entries[0].Change.After == nil {
+				t.Errorf("%+v, %v", h, err)
+			}
+		})
+	}
 }

@@ -25,13 +25,8 @@ const (
 )
 
 func (p Policy) String() string {
-	switch p {
-	case Allow:
-		return "allow"
-	case Deny:
-		return "deny"
-	case Local:
-		return "local"
+	if p.valid() {
+		return [...]string{"allow", "deny", "local"}[p-Allow]
 	}
 	return fmt.Sprintf("policy %d", int(p))
 }

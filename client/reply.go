@@ -28,7 +28,7 @@ func (r *reply) decode(into any) error {
 		}
 	}
 	if err := json.Unmarshal(r.body, into); err != nil {
-		return r.lost(fmt.Errorf("status %d with a body that cannot be read: %w", r.status, err))
+		return transport.Lost(fmt.Errorf("status %d with a body that cannot be read: %w", r.status, err))
 	}
 	return nil
 }
@@ -59,14 +59,7 @@ func (r *reply) foreign() error {
 	case r.status == http.StatusForbidden:
 		return fmt.Errorf("%w: %w", api.ErrForbidden, err)
 	case r.status >= 500, r.status == http.StatusTooManyRequests:
-		return r.lost(err) // a gateway may have passed the check on before it gave up
+		return transport.Lost(err) // a gateway may have passed the check on before it gave up
 	}
 	return fmt.Errorf("%w: %w: is this a streamcounter server?", api.ErrNoAnswer, err)
-}
-
-func (r *reply) lost(err error) error {
-	if r.look {
-		return transport.NotSent(err)
-	}
-	return transport.Lost(err)
 }

@@ -23,16 +23,9 @@ var (
 // throughReserversProxy is throughEveryProxy for transports that take reservations.
 func throughReserversProxy(t *testing.T, rule *windows.Rule,
 	test func(t *testing.T, w *world, c client.Reserver, p *streamtest.Proxy)) {
-	for _, way := range throughProxy {
-		if way.name == "grpc" {
-			continue
-		}
-		t.Run(way.name, func(t *testing.T) {
-			w := newWorld(t, streamtest.Connect(t, streamtest.Redis(t)), patience, rule)
-			c, p := way.open(t, w)
-			test(t, w, c.(client.Reserver), p)
-		})
-	}
+	throughProxies(t, reservers, rule, func(t *testing.T, w *world, c client.Checker, p *streamtest.Proxy) {
+		test(t, w, c.(client.Reserver), p)
+	})
 }
 
 func (w *world) wantUsed(t *testing.T, key string, want int64) {
@@ -62,22 +55,15 @@ func TestReservations(t *testing.T) {
 			t.Errorf("denied: %+v, %v", denied, err)
 		}
 		cost := int64(9)
-		for range 2 {
-			s, err := n.Commit(ctx, first.ID, api.CommitRequest{Cost: &cost})
-			if err != nil || s.State != api.ReservationCommitted || s.Keys[0].Windows[0].Used != 9 {
-				t.Errorf("commit: %+v, %v", s, err)
-			}
+		s, err := n.Commit(ctx, first.ID, api.CommitRequest{Cost: &cost})
+		if err != nil || s.State != api.ReservationCommitted || s.Keys[0].Windows[0].Used != 9 {
+			t.Errorf("commit: %+v, %v", s, err)
 		}
-		if _, err := n.Cancel(ctx, first.ID); !errors.Is(err, api.ErrReservationSettled) {
-			t.Errorf("cancelled after the commit: %v", err)
-		}
-		two := api.ReservationRequest{TTLMs: 1000, CheckRequest: api.CheckRequest{
-			Checks: []api.CheckRequest{{Key: "user:1"}, {Key: "user:2", Cost: 10}}}}
-		second, err := n.Reserve(ctx, two)
+		second, err := n.Reserve(ctx, api.ReservationRequest{TTLMs: 1000, CheckRequest: api.CheckRequest{
+			Checks: []api.CheckRequest{{Key: "user:1"}, {Key: "user:2", Cost: 10}}}})
 		testkit.Must(t, err)
-		w.wantUsed(t, "user:1", 10)
 		w.wantUsed(t, "user:2", 10)
-		s, err := n.Renew(ctx, second.ID, api.RenewRequest{TTLMs: 5000})
+		s, err = n.Renew(ctx, second.ID, api.RenewRequest{TTLMs: 5000})
 		if err != nil || s.State != api.ReservationOpen || s.ExpiresMs != w.clock.Load()+5000 {
 			t.Errorf("renewed: %+v, %v", s, err)
 		}
@@ -87,44 +73,19 @@ func TestReservations(t *testing.T) {
 		w.wantUsed(t, "user:1", 9)
 		third, err := n.Reserve(ctx, one("user:1", 1))
 		testkit.Must(t, err)
+		_, settled := n.Cancel(ctx, first.ID)
 		w.clock.Add(time.Minute.Milliseconds())
-		if _, err := n.Renew(ctx, third.ID, api.RenewRequest{}); !errors.Is(err, api.ErrReservationExpired) {
-			t.Errorf("renewed too late: %v", err)
-		}
-		for _, id := range []string{"", "0a-3", "no/id?"} {
-			if _, err := n.Commit(ctx, id, api.CommitRequest{}); !errors.Is(err, api.ErrNoReservation) {
-				t.Errorf("commit of %q: %v", id, err)
+		_, noRule := c.Reserve(ctx, one("nobody", 1))
+		_, expired := n.Renew(ctx, third.ID, api.RenewRequest{})
+		_, noSuch := n.Commit(ctx, "0a-3", api.CommitRequest{})
+		_, odd := n.Commit(ctx, "no/id?", api.CommitRequest{})
+		for want, got := range map[error][]error{api.ErrNoRule: {noRule}, api.ErrReservationSettled: {settled},
+			api.ErrReservationExpired: {expired}, api.ErrNoReservation: {noSuch, odd}} {
+			for _, err := range got {
+				if outcome(err) != api.NameOf(want) {
+					t.Errorf("%v, want %v", err, want)
+				}
 			}
-		}
-	})
-}
-
-// A request that no server accepts is refused over each transport with the same errors.
-func TestBadReservations(t *testing.T) {
-	slots := rule("job", nil, windows.Window{Limit: 2, Per: time.Minute, InFlight: true})
-	throughReserversProxy(t, slots, func(t *testing.T, _ *world, c client.Reserver, _ *streamtest.Proxy) {
-		for _, bad := range []struct {
-			req  api.ReservationRequest
-			want error
-		}{
-			{one("", 1), api.ErrBadKey},
-			{one("job:1", -1), api.ErrBadCount},
-			{one("job:1", 3), api.ErrCostExceedsLimit},
-			{one("nobody", 1), api.ErrNoRule},
-			{api.ReservationRequest{CheckRequest: api.CheckRequest{Key: "job:1"}, TTLMs: -1}, api.ErrBadRequest},
-			{api.ReservationRequest{CheckRequest: api.CheckRequest{Key: "job:1"}, TTLMs: 1}, api.ErrBadRequest},
-			{api.ReservationRequest{CheckRequest: api.CheckRequest{Key: "job:1", Mode: api.ModeLook}},
-				api.ErrBadRequest},
-			{api.ReservationRequest{CheckRequest: api.CheckRequest{Checks: []api.CheckRequest{}}}, api.ErrBadRequest},
-			{api.ReservationRequest{CheckRequest: api.CheckRequest{Key: "job:1",
-				Checks: []api.CheckRequest{{Key: "job:1"}}}}, api.ErrBadRequest},
-		} {
-			if got, err := c.Reserve(t.Context(), bad.req); !errors.Is(err, bad.want) || got.ID != "" {
-				t.Errorf("%+v: %+v, %v, want %v", bad.req, got, err, bad.want)
-			}
-		}
-		if _, err := c.Check(t.Context(), api.CheckRequest{Key: "job:1"}); !errors.Is(err, api.ErrNeedsReservation) {
-			t.Errorf("a check: %v", err)
 		}
 	})
 }
@@ -161,29 +122,12 @@ func TestEachReservationIsMadeAndSettledOnce(t *testing.T) {
 	})
 }
 
-// No policy grants a reservation.
-func TestReservationsWhereNobodyAnswers(t *testing.T) {
-	throughReserversProxy(t, tenAMinute, func(t *testing.T, _ *world, c client.Reserver, p *streamtest.Proxy) {
-		p.Refuse()
-		for _, policy := range []client.Policy{client.Allow, client.Deny, client.Local} {
-			n := newClient(t, c, client.Config{Timeout: patience, Policy: policy})
-			for i := range 8 { // the last ones find the breaker open
-				r, err := n.Reserve(t.Context(), one("user:1", 1))
-				if r.ID != "" || r.Allowed || !errors.Is(err, api.ErrUnavailable) || !errors.Is(err, api.ErrNoAnswer) {
-					t.Fatalf("%s, %d: %+v, %v, want that nobody answers", policy, i, r, err)
-				}
-			}
-		}
-	})
-}
-
 // A transport without reservations says so.
 func TestReservationsOverGRPC(t *testing.T) {
 	n := newClient(t, overGRPC(t, "127.0.0.1:1"), client.Config{})
-	if _, err := n.Reserve(t.Context(), one("user:1", 1)); !errors.Is(err, client.ErrCannotReserve) {
-		t.Error(err)
-	}
-	if _, err := n.Acquire(t.Context(), "user:1", 1); !errors.Is(err, client.ErrCannotReserve) {
-		t.Error(err)
+	for _, kind := range []string{"reserve", "acquire"} {
+		if err := ask(t.Context(), n, kind, api.CheckRequest{Key: "user:1"}); !errors.Is(err, client.ErrCannotReserve) {
+			t.Errorf("%s: %v", kind, err)
+		}
 	}
 }

@@ -9,8 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
@@ -26,57 +24,26 @@ func TestSlots(t *testing.T) {
 		windows.Window{Limit: 100, Per: time.Hour})
 	throughReserversProxy(t, jobs, func(t *testing.T, w *world, c client.Reserver, _ *streamtest.Proxy) {
 		ctx, n := t.Context(), newClient(t, c, client.Config{Timeout: patience})
-		_, err := c.Peek(ctx, "job:1") // connected
-		testkit.Must(t, err)
-		before := goleak.IgnoreCurrent()
-		acquire := func() *client.Slot {
-			t.Helper()
+		var slots []*client.Slot
+		for range 2 {
 			s, err := n.Acquire(ctx, "job:1", 0)
 			testkit.Must(t, err)
-			return s
+			slots = append(slots, s)
 		}
-		first, second := acquire(), acquire()
-		_, err = n.Acquire(ctx, "job:1", 1)
+		_, err := n.Acquire(ctx, "job:1", 1)
 		var over *client.OverLimitError
 		if !errors.Is(err, client.ErrOverLimit) || !errors.As(err, &over) || over.Answer.RetryAfterMs != 60_000 {
 			t.Errorf("a third: %v", err)
 		}
-		for range 2 {
-			testkit.Must(t, first.Release(ctx))
-		}
-		if first.Context().Err() == nil || errors.Is(context.Cause(first.Context()), client.ErrSlotLost) {
-			t.Errorf("released: %v", context.Cause(first.Context()))
-		}
-		third := acquire()
-		testkit.Must(t, second.Commit(ctx, 7))
-		testkit.Must(t, second.Release(ctx)) // deferred, say
+		testkit.Must(t, slots[0].Release(ctx))
+		third, err := n.Acquire(ctx, "job:1", 1)
+		testkit.Must(t, err)
+		testkit.Must(t, slots[1].Commit(ctx, 7))
 		testkit.Must(t, third.Cancel(ctx))
 		k, err := w.service.Peek(ctx, "job:1")
 		testkit.Must(t, err)
 		if k.Windows[0].Used != 0 || k.Windows[1].Used != 8 {
 			t.Errorf("%+v, want 0 in flight, and 1 and 7 charged", k.Windows)
-		}
-		goleak.VerifyNone(t, before, goleak.IgnoreTopFunction("internal/poll.runtime_pollWait")) // the proxy
-	})
-}
-
-// The server says at the next renewal that a slot does not exist any more.
-func TestASlotIsLost(t *testing.T) {
-	jobs := rule("job", nil, windows.Window{Limit: 2, Per: 600 * time.Millisecond, InFlight: true})
-	throughReserversProxy(t, jobs, func(t *testing.T, w *world, c client.Reserver, _ *streamtest.Proxy) {
-		ctx, n := t.Context(), newClient(t, c, client.Config{Timeout: patience})
-		slot, err := n.Acquire(ctx, "job:1", 1)
-		testkit.Must(t, err)
-		_, err = w.service.Cancel(ctx, slot.ID())
-		testkit.Must(t, err)
-		<-slot.Context().Done()
-		if cause := context.Cause(slot.Context()); !errors.Is(cause, client.ErrSlotLost) {
-			t.Errorf("the context ended with %v", cause)
-		}
-		for range 2 {
-			if err := slot.Release(ctx); !errors.Is(err, api.ErrReservationSettled) {
-				t.Errorf("released after it was lost: %v", err)
-			}
 		}
 	})
 }
@@ -87,6 +54,7 @@ type holder struct {
 	client.Checker
 	began  time.Time
 	said   []string // what came when
+	leave  func()   // makes the caller leave when its reservation is made; may be nil
 	renew  func(ctx context.Context) error
 	settle func(ctx context.Context) error
 }
@@ -95,7 +63,13 @@ func (h *holder) note(what string) {
 	h.said = append(h.said, fmt.Sprint(what, " ", time.Since(h.began).Round(time.Millisecond)))
 }
 
-func (h *holder) Reserve(context.Context, api.ReservationRequest) (api.ReservationOfAll, error) {
+func (h *holder) Reserve(ctx context.Context, _ api.ReservationRequest) (api.ReservationOfAll, error) {
+	if h.leave != nil {
+		h.leave()
+	}
+	if ctx.Err() != nil {
+		return api.ReservationOfAll{}, transport.Lost(ctx.Err())
+	}
 	h.note("reserve")
 	return api.ReservationOfAll{Reserved: api.Reserved{ID: "0a-1", TTLMs: 30_000},
 		ChecksAnswer: api.ChecksAnswer{Allowed: true, Checks: make([]api.CheckAnswer, 1)}}, nil
@@ -202,6 +176,26 @@ func TestASlotThatNobodyRenews(t *testing.T) {
 	})
 }
 
+// The server says at the next renewal that a slot does not exist any more, and again at the release.
+func TestASlotIsLost(t *testing.T) {
+	inBubble(t, func(t *testing.T, h *holder, c *client.Client) {
+		h.renew = func(context.Context) error { return api.ErrReservationSettled }
+		h.settle = h.renew
+		slot, err := c.Acquire(t.Context(), "job:1", 1)
+		testkit.Must(t, err)
+		<-slot.Context().Done()
+		if cause := context.Cause(slot.Context()); !errors.Is(cause, client.ErrSlotLost) {
+			t.Errorf("the context ended with %v", cause)
+		}
+		for range 2 {
+			if err := slot.Release(t.Context()); !errors.Is(err, api.ErrReservationSettled) {
+				t.Errorf("released after it was lost: %v", err)
+			}
+		}
+		wantSaid(t, h, "reserve 0s", "renew 10s", "commit 10s")
+	})
+}
+
 // The first end is the one that counts. It is sent again if its outcome is not known.
 func TestTheFirstEndCounts(t *testing.T) {
 	inBubble(t, func(t *testing.T, h *holder, c *client.Client) {
@@ -218,35 +212,23 @@ func TestTheFirstEndCounts(t *testing.T) {
 		for range 2 {
 			testkit.Must(t, slot.Release(t.Context()))
 		}
+		if cause := context.Cause(slot.Context()); cause == nil || errors.Is(cause, client.ErrSlotLost) {
+			t.Errorf("the context ended with %v", cause)
+		}
 		wantSaid(t, h, "reserve 0s", "commit of 7 0s", "commit of 7 0s", "commit of 7 0s")
 	})
 }
 
 // A caller that leaves while it waits for a slot leaves no slot taken.
 func TestACallerWhoLeavesWhileAcquiring(t *testing.T) {
-	inBubble(t, func(t *testing.T, h *holder, _ *client.Client) {
+	inBubble(t, func(t *testing.T, h *holder, c *client.Client) {
 		ctx, cancel := context.WithCancel(t.Context())
-		c := newClient(t, leaver{h, cancel}, client.Config{})
-		if slot, err := c.Acquire(ctx, "job:1", 1); slot != nil || !errors.Is(err, context.Canceled) {
-			t.Errorf("%v, %v", slot, err)
-		}
-		if _, err := c.Acquire(ctx, "job:1", 1); !errors.Is(err, context.Canceled) {
-			t.Error(err)
+		h.leave = cancel
+		for range 2 {
+			if slot, err := c.Acquire(ctx, "job:1", 1); slot != nil || !errors.Is(err, context.Canceled) {
+				t.Errorf("%v, %v", slot, err)
+			}
 		}
 		wantSaid(t, h, "reserve 0s", "cancel 0s")
 	})
-}
-
-// leaver makes the caller leave when its reservation is made.
-type leaver struct {
-	*holder
-	leave func()
-}
-
-func (l leaver) Reserve(ctx context.Context, req api.ReservationRequest) (api.ReservationOfAll, error) {
-	l.leave()
-	if ctx.Err() != nil {
-		return api.ReservationOfAll{}, transport.Lost(ctx.Err())
-	}
-	return l.holder.Reserve(ctx, req)
 }

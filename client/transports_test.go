@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/client"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
@@ -57,44 +56,9 @@ func TestAServerWithoutTheDetail(t *testing.T) {
 	if all.Allowed || len(all.Checks) != 2 || all.Checks[0].Allowed {
 		t.Errorf("%+v, want both denied", all)
 	}
-	list, err := c.CheckEach(t.Context(), []api.CheckRequest{
-		{Key: "user:1", Cost: 10}, {Key: "user:2", Cost: 11}, {Key: ""}, {Key: "user:3", Cost: -1},
-		{Key: "pair:1", Cost: 4},
-	})
-	testkit.Must(t, err)
-	for i, want := range []error{nil, api.ErrCostExceedsLimit, api.ErrBadKey, api.ErrBadCount, nil} {
-		if !errors.Is(list[i].Err, want) || want == nil && list[i].Allowed != (i == 0) {
-			t.Errorf("answer %d: %+v, want the error %v", i, list[i], want)
-		}
-	}
-}
-
-// If Redis is away and the rule says deny, the server has decided, and no policy of the client changes the operator's
-// choice. With package direct there is no server, so the policy of the client decides.
-func TestRedisIsAway(t *testing.T) {
-	denying := rule("deny", func(r *windows.Rule) { r.OnError = windows.OnErrorDeny },
-		windows.Window{Limit: 5, Per: time.Minute})
-	for _, way := range transports {
-		t.Run(way.name, func(t *testing.T) {
-			server := streamtest.OwnRedis(t)
-			w := newWorld(t, streamtest.Connect(t, server.Addr()), 200*time.Millisecond, denying)
-			c := way.open(t, w)
-			server.Stop()
-			_, err := c.Check(t.Context(), api.CheckRequest{Key: "deny:1"})
-			decided := way.name != "redis"
-			if !errors.Is(err, api.ErrUnavailable) || errors.Is(err, api.ErrNoAnswer) == decided {
-				t.Errorf("error %v, decided %t", err, decided)
-			}
-			a, err := newClient(t, c, client.Config{Timeout: patience, Retries: -1}).Check(t.Context(),
-				api.CheckRequest{Key: "deny:1"})
-			if a.Allowed == decided || (err == nil) == decided {
-				t.Errorf("%+v, %v, want it allowed by our policy where nobody else decided", a, err)
-			}
-			if _, err := c.Peek(t.Context(), "deny:1"); !errors.Is(err, api.ErrUnavailable) ||
-				errors.Is(err, api.ErrOutcomeUnknown) {
-				t.Errorf("peek: %v", err)
-			}
-		})
+	err = ask(t.Context(), c, "each", api.CheckRequest{Key: "user:1"}, api.CheckRequest{Key: "user:2", Cost: 11})
+	if !errors.Is(err, api.ErrCostExceedsLimit) {
+		t.Errorf("a cost above the limit: %v", err)
 	}
 }
 
@@ -104,13 +68,10 @@ func TestValuesAreRefusedOverGRPC(t *testing.T) {
 	w := newWorld(t, streamtest.AnyRedis(t), patience, tenAMinute)
 	c := overGRPC(t, w.serveGRPC(t, true))
 	req := api.CheckRequest{Key: "user:1", Values: map[string]string{"user": "alice"}}
-	_, one := c.Check(t.Context(), req)
-	_, all := c.CheckAll(t.Context(), []api.CheckRequest{{Key: "user:1"}, req})
-	each, err := c.CheckEach(t.Context(), []api.CheckRequest{req})
-	testkit.Must(t, err)
-	for _, err := range []error{one, all, each[0].Err} {
-		if !errors.Is(err, api.ErrBadRequest) {
-			t.Errorf("%v, want a bad request", err)
+	for kind, reqs := range map[string][]api.CheckRequest{"check": {req}, "all": {{Key: "user:1"}, req},
+		"each": {req}} {
+		if err := ask(t.Context(), c, kind, reqs...); !errors.Is(err, api.ErrBadRequest) {
+			t.Errorf("%s: %v, want a bad request", kind, err)
 		}
 	}
 	if s, err := c.Peek(t.Context(), "user:1"); err != nil || s.Windows[0].Used != 0 {
@@ -122,12 +83,11 @@ func TestValuesAreRefusedOverGRPC(t *testing.T) {
 func TestTheLargestCallIsTaken(t *testing.T) {
 	reqs := make([]api.CheckRequest, 100)
 	for i := range reqs {
-		reqs[i] = api.CheckRequest{Key: fmt.Sprintf("%0512d", i), Cost: 1_000_000_000, Mode: api.ModeCharge}
-		reqs[i].Key = strings.ReplaceAll(reqs[i].Key, "00", "<&")
+		key := strings.ReplaceAll(fmt.Sprintf("%0512d", i), "00", "<&")
+		reqs[i] = api.CheckRequest{Key: key, Cost: 1_000_000_000, Mode: api.ModeCharge}
 	}
-	onEveryTransport(t, func(t *testing.T, _ *world, c client.Checker, _ way) {
-		if all, err := c.CheckAll(t.Context(), reqs); err != nil || len(all.Checks) != len(reqs) {
-			t.Errorf("%d answers, %v", len(all.Checks), err)
-		}
-	}, tenAMinute)
+	c := overHTTP(t, newWorld(t, streamtest.AnyRedis(t), patience, tenAMinute).serveHTTP(t))
+	if all, err := c.CheckAll(t.Context(), reqs); err != nil || len(all.Checks) != len(reqs) {
+		t.Errorf("%d answers, %v", len(all.Checks), err)
+	}
 }

@@ -2,8 +2,10 @@ package client_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/envoy"
 	"github.com/streamcounter/streamcounter/check/httpapi"
@@ -26,6 +29,11 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
+
+func TestMain(m *testing.M) { streamtest.Main(m) }
+
+// patience is how long a test waits for what must come. Nothing should take that long.
+const patience = time.Minute
 
 // world is a server over one Redis, under a prefix of its own, with a clock that
 // stands still until it is moved.
@@ -62,33 +70,22 @@ func newWorld(t testing.TB, c *redis.Client, timeout time.Duration, rules ...*wi
 	return w
 }
 
-// way is one way to ask.
+// way is one way to ask: through a server at an address.
 type way struct {
-	name string
-	// whole: answers have all that HTTP's have.
-	whole bool
-	open  func(t testing.TB, w *world) client.Checker
+	name  string
+	serve func(w *world, t testing.TB) (addr string)
+	dial  func(t testing.TB, w *world, addr string) client.Checker
 }
 
 var transports = []way{
-	{"http", true, func(t testing.TB, w *world) client.Checker { return overHTTP(t, w.serveHTTP(t)) }},
-	{"grpc", true, func(t testing.TB, w *world) client.Checker { return overGRPC(t, w.serveGRPC(t, true)) }},
-	{"grpc without the detail", false, func(t testing.TB, w *world) client.Checker {
-		return overGRPC(t,
-			w.serveGRPC(t, false))
-	}},
-	{"redis", true, func(t testing.TB, w *world) client.Checker { return overRedis(t, w, w.redis) }},
+	{"http", (*world).serveHTTP, dialHTTP},
+	{"redis", func(w *world, _ testing.TB) string { return w.redis.Options().Addr }, overRedis},
+	{"grpc", func(w *world, t testing.TB) string { return w.serveGRPC(t, true) }, dialGRPC},
 }
 
-func onEveryTransport(t *testing.T, test func(t *testing.T, w *world, c client.Checker, way way),
-	rules ...*windows.Rule) {
-	for _, way := range transports {
-		t.Run(way.name, func(t *testing.T) {
-			w := newWorld(t, streamtest.Connect(t, streamtest.Redis(t)), patience, rules...)
-			test(t, w, way.open(t, w), way)
-		})
-	}
-}
+var reservers = transports[:2]
+
+func (way way) open(t testing.TB, w *world) client.Checker { return way.dial(t, w, way.serve(w, t)) }
 
 func overHTTP(t testing.TB, addr string) *client.HTTP {
 	t.Helper()
@@ -106,10 +103,13 @@ func overGRPC(t testing.TB, addr string) *scgrpc.Client {
 	return g
 }
 
-func overRedis(t testing.TB, w *world, c redis.UniversalClient) *direct.Redis {
+func dialHTTP(t testing.TB, _ *world, addr string) client.Checker { return overHTTP(t, addr) }
+func dialGRPC(t testing.TB, _ *world, addr string) client.Checker { return overGRPC(t, addr) }
+
+func overRedis(t testing.TB, w *world, addr string) client.Checker {
 	t.Helper()
-	r, err := direct.NewRedis(t.Context(), c, direct.Config{Rules: windows.Fixed(w.rules).Rules, Prefix: w.prefix,
-		Now: w.clock.Load})
+	r, err := direct.NewRedis(t.Context(), streamtest.Connect(t, addr), direct.Config{Prefix: w.prefix,
+		Rules: windows.Fixed(w.rules).Rules, Now: w.clock.Load})
 	testkit.Must(t, err)
 	return r
 }
@@ -117,7 +117,7 @@ func overRedis(t testing.TB, w *world, c redis.UniversalClient) *direct.Redis {
 // serveHTTP returns the address of a server.
 func (w *world) serveHTTP(t testing.TB) string {
 	t.Helper()
-	s := httptest.NewServer(w.server.Handler(nil))
+	s := httptest.NewServer(httpapi.NewRouter(nil, w.server.Routes(nil)...))
 	t.Cleanup(s.Close)
 	return s.Listener.Addr().String()
 }
@@ -148,4 +148,51 @@ func serveRLS(t testing.TB, service rls.RateLimitServiceServer, options ...grpc.
 	go func() { defer close(served); _ = s.Serve(l) }()
 	t.Cleanup(func() { s.Stop(); <-served })
 	return l.Addr().String()
+}
+
+// ask makes one call of a kind, and returns its error: of each, that of the last check or of the first.
+func ask(ctx context.Context, c client.Checker, kind string, reqs ...api.CheckRequest) (err error) {
+	var list []api.Each
+	switch first := reqs[0]; kind {
+	case "check":
+		_, err = c.Check(ctx, first)
+	case "all":
+		_, err = c.CheckAll(ctx, reqs)
+	case "each", "first of each":
+		list, err = c.CheckEach(ctx, reqs)
+	case "peek":
+		_, err = c.Peek(ctx, first.Key)
+	case "reserve":
+		_, err = c.(client.Reserver).Reserve(ctx, api.ReservationRequest{CheckRequest: first})
+	case "acquire":
+		_, err = c.(*client.Client).Acquire(ctx, first.Key, first.Cost)
+	case "commit": // the key is the id
+		_, err = c.(client.Reserver).Commit(ctx, first.Key, api.CommitRequest{})
+	case "cancel":
+		_, err = c.(client.Reserver).Cancel(ctx, first.Key)
+	case "renew":
+		_, err = c.(client.Reserver).Renew(ctx, first.Key, api.RenewRequest{})
+	}
+	switch {
+	case len(list) > 0 && kind == "each":
+		err = list[len(list)-1].Err
+	case len(list) > 0:
+		err = list[0].Err
+	}
+	return err
+}
+
+// The outcomes of a call that was not sent, and of one whose answer was lost.
+const wasNotSent, wasLost = "unavailable, not sent, no answer", "outcome-unknown, no answer"
+
+// outcome has the name of an error, and what it says about the call.
+func outcome(err error) string {
+	text := api.NameOf(err)
+	if errors.Is(err, api.ErrNotSent) {
+		text += ", not sent"
+	}
+	if errors.Is(err, api.ErrNoAnswer) {
+		text += ", no answer"
+	}
+	return strings.TrimPrefix(text, ", ")
 }

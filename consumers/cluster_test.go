@@ -2,9 +2,7 @@ package consumers_test
 
 import (
 	"context"
-	"flag"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -12,19 +10,20 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/entry"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// clusterRate is a rate that two slow cores can handle beside all other tests; for runs by hand, use 20000.
-var clusterRate = flag.Int("cluster-rate", usualRate, "events per second that the tests of a Cluster append")
-
-const usualRate = 3000
+// clusterRate is how many events per second are appended: two slow cores can handle them beside all other tests.
+const clusterRate = 3000
 
 // clusterRules has rules for numbered keys that have one event each, hot keys that have many, keys that soon reach a
 // limit, and keys that checks charge.
@@ -61,28 +60,14 @@ func startLoad(w *world) *load {
 	const producers, batch = 4, 40
 	for range producers {
 		all.Go(func() {
-			tick := time.NewTicker(time.Second * producers * batch / time.Duration(*clusterRate))
-			defer tick.Stop()
-			for {
-				select {
-				case <-tick.C:
-					l.append(batch)
-				case <-ctx.Done():
-					return
-				}
+			for pause.For(ctx, time.Second*producers*batch/clusterRate) {
+				l.append(batch)
 			}
 		})
 	}
 	all.Go(func() {
-		tick := time.NewTicker(5 * time.Millisecond)
-		defer tick.Stop()
-		for n := 0; ; n++ {
-			select {
-			case <-tick.C:
-				l.check(fmt.Sprintf("asked:%d", n%32))
-			case <-ctx.Done():
-				return
-			}
+		for n := 0; pause.For(ctx, 5*time.Millisecond); n++ {
+			l.check(fmt.Sprintf("asked:%d", n%32))
 		}
 	})
 	l.stop = sync.OnceFunc(func() {
@@ -138,20 +123,17 @@ func (l *load) check(key string) {
 	}
 }
 
-// more waits until n more units have been appended and acknowledged. If the rate is above the usual rate, it waits
-// for proportionally more.
+// more waits until n more units have been appended and acknowledged.
 func (l *load) more(n int64) {
 	l.w.t.Helper()
-	n = n * int64(*clusterRate) / usualRate
-	read := func() int64 {
+	from := int64(-1)
+	l.w.eventually(fmt.Sprintf("%d more units are appended", n), func() (bool, string) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return l.total
-	}
-	from := read()
-	l.w.eventually(fmt.Sprintf("%d more units are appended", n), func() (bool, string) {
-		now := read()
-		return now >= from+n, fmt.Sprint(now - from)
+		if from < 0 {
+			from = l.total
+		}
+		return l.total >= from+n, fmt.Sprint(l.total - from)
 	})
 }
 
@@ -172,27 +154,28 @@ func (w *world) stored() map[string]int64 {
 	return got
 }
 
-// counted returns the counts of these keys.
-func (w *world) counted(keys []string) map[string]int64 {
+// counted returns the counts of the keys of these records.
+func (w *world) counted(records ...map[string]int64) map[string]int64 {
 	w.t.Helper()
 	var mu sync.Mutex
-	var all sync.WaitGroup
+	var all errgroup.Group
+	all.SetLimit(8)
 	got := map[string]int64{}
-	for some := range slices.Chunk(keys, len(keys)/8+1) {
-		all.Go(func() {
-			for _, key := range some {
+	for _, r := range records {
+		for key := range r {
+			all.Go(func() error {
 				st, err := w.counter.Peek(context.Background(), w.rules.Match(key), key)
 				if err != nil {
-					w.t.Errorf("peek at %s: %v", key, err)
-					return
+					return fmt.Errorf("peek at %s: %w", key, err)
 				}
 				mu.Lock()
+				defer mu.Unlock()
 				got[key] = st.Windows[0].Used
-				mu.Unlock()
-			}
-		})
+				return nil
+			})
+		}
 	}
-	all.Wait()
+	testkit.Must(w.t, all.Wait())
 	return got
 }
 
@@ -200,21 +183,13 @@ func (w *world) counted(keys []string) map[string]int64 {
 func (w *world) settled() {
 	w.t.Helper()
 	w.eventually("all is read, acknowledged and published", func() (bool, string) {
-		for p := range w.keys.Partitions {
-			ctx := context.Background()
-			groups, err := w.redis.XInfoGroups(ctx, w.keys.Events(p)).Result()
-			if err != nil || len(groups) != 1 {
-				return false, fmt.Sprint(p, groups, err)
-			}
-			unread, err := w.redis.XRangeN(ctx, w.keys.Events(p), "("+groups[0].LastDeliveredID, "+", 1).Result()
-			if err != nil || len(unread) > 0 || groups[0].Pending > 0 {
-				return false, fmt.Sprintf("partition %d: %d pending, unread %v, %v", p, groups[0].Pending, unread, err)
-			}
-			if n := w.redis.XLen(ctx, w.keys.Outbox(p)).Val(); n > 0 {
-				return false, fmt.Sprintf("partition %d: %d in the outbox", p, n)
-			}
+		backlogs, err := eventlog.Backlogs(context.Background(), w.redis, w.keys)
+		done := err == nil && len(backlogs) == w.keys.Partitions
+		for p, b := range backlogs {
+			done = done && !b.Unread && b.Pending == 0 &&
+				w.redis.XLen(context.Background(), w.keys.Outbox(p)).Val() == 0
 		}
-		return true, ""
+		return done, fmt.Sprint(backlogs, err)
 	})
 }
 
@@ -226,32 +201,23 @@ func (l *load) audit() (lost int64) {
 	l.stop()
 	w.settled()
 	stored := w.stored()
-	keys := map[string]bool{}
-	for _, m := range []map[string]int64{l.acked, l.perhaps, stored} {
-		for key := range m {
-			keys[key] = true
+	counted, wrong := w.counted(l.acked, l.perhaps, stored), 0
+	fail := func(format string, args ...any) {
+		if wrong++; wrong < 10 {
+			t.Errorf(format, args...)
 		}
 	}
-	counted := w.counted(slices.Collect(maps.Keys(keys)))
-	wrong := 0
-	for key := range keys {
+	for key, n := range counted {
 		// Every stored event is counted exactly once: a count and its acknowledgement are written together.
-		if counted[key] != stored[key] {
-			if wrong++; wrong < 10 {
-				t.Errorf("%s: %d units are counted, %d stand in the stream", key, counted[key], stored[key])
-			}
+		if n != stored[key] {
+			fail("%s: %d units are counted, %d stand in the stream", key, n, stored[key])
 		}
 		// No event is stored twice, and none that nobody sent.
 		if stored[key] > l.acked[key]+l.perhaps[key] {
-			if wrong++; wrong < 10 {
-				t.Errorf("%s: %d units in the stream, of %d acknowledged and %d perhaps", key, stored[key],
-					l.acked[key], l.perhaps[key])
-			}
+			fail("%s: %d units in the stream, of %d acknowledged and %d perhaps", key, stored[key], l.acked[key],
+				l.perhaps[key])
 		}
 		lost += max(0, l.acked[key]-stored[key])
-	}
-	if wrong > 0 {
-		t.Errorf("%d keys are wrong", wrong)
 	}
 	throttled := map[string]bool{}
 	for k, err := range w.counter.Throttled(context.Background()) {
@@ -260,10 +226,13 @@ func (l *load) audit() (lost int64) {
 		}
 		throttled[k.Key] = true
 	}
-	for key := range keys {
-		if rule := w.rules.Match(key).Live; throttled[key] != (counted[key] >= rule.Windows[0].Limit) {
-			t.Errorf("%s stands at %d of %d, throttled: %v", key, counted[key], rule.Windows[0].Limit, throttled[key])
+	for key, n := range counted {
+		if limit := w.rules.Match(key).Live.Windows[0].Limit; throttled[key] != (n >= limit) {
+			fail("%s has used %d of %d, throttled: %v", key, n, limit, throttled[key])
 		}
+	}
+	if wrong > 0 {
+		t.Errorf("%d keys are wrong", wrong)
 	}
 	t.Logf("%d events acknowledged, %d unknown, %d refused; %d units of %d acknowledged are lost; %d keys "+
 		"throttled, %d transitions published",
@@ -279,11 +248,7 @@ func (l *load) audit() (lost int64) {
 func (l *load) auditChecks() (lost int64) {
 	t := l.w.t
 	t.Helper()
-	keys := map[string]bool{}
-	for key := range l.asked {
-		keys[key] = true
-	}
-	for key, used := range l.w.counted(slices.Collect(maps.Keys(keys))) {
+	for key, used := range l.w.counted(l.asked) {
 		if used > l.asked[key]+l.unsure[key] {
 			t.Errorf("%s: %d charged, of %d checks admitted and %d perhaps", key, used, l.asked[key], l.unsure[key])
 		}
@@ -294,6 +259,7 @@ func (l *load) auditChecks() (lost int64) {
 
 // TestCluster does to a Cluster under load what operators do to Clusters, and lets a master die.
 func TestCluster(t *testing.T) {
+	t.Parallel()
 	c := streamtest.Cluster(t)
 	t.Run("slots move", func(t *testing.T) { slotsMoveUnderLoad(t, c) })
 	t.Run("a master dies", func(t *testing.T) { aMasterDiesUnderLoad(t, c) })

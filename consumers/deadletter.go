@@ -1,16 +1,15 @@
 package consumers
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 
 	"github.com/streamcounter/streamcounter/internal/entry"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/lua"
-	"github.com/streamcounter/streamcounter/stream"
 )
 
 // deadLettersKept is about how many dead letters a partition keeps.
@@ -35,12 +34,7 @@ var deadLetterKinds = []string{invalid, misplaced, refused, outbox}
 // deadLetters writes the dead stream of each partition; no other Go code does. Data that cannot be counted or
 // published is kept there for a person to read, so that it never blocks a partition. It is safe to use from several
 // goroutines.
-type deadLetters struct {
-	lua     *lua.Server
-	keys    *stream.Keys
-	metrics *Metrics
-	log     *slog.Logger
-}
+type deadLetters struct{ *shared }
 
 // ofEvents acknowledges events of partition p and keeps each that was still pending,
 // in one script. Sending it again is safe.
@@ -53,12 +47,12 @@ func (d *deadLetters) ofEvents(ctx context.Context, p int, letters []deadLetter)
 // the caller removes them from the outbox.
 func (d *deadLetters) ofOutbox(ctx context.Context, p int, letters []deadLetter) error {
 	for _, l := range letters {
-		d.log.Error("an outbox entry is not a transition, it becomes a dead letter",
-			"stream", d.keys.Outbox(p), "id", l.ID, "reason", l.Reason, "body", l.Body)
+		d.Log.Error("an outbox entry is not a transition, it becomes a dead letter",
+			"stream", d.Keys.Outbox(p), "id", l.ID, "reason", l.Reason, "body", l.Body)
 	}
-	err := d.move(ctx, lua.DeleteEntries(d.keys.Outbox(p)), p, letters)
+	err := d.move(ctx, lua.DeleteEntries(d.Keys.Outbox(p)), p, letters)
 	if redisclient.IsRefusal(err) {
-		d.metrics.deadLetters.WithLabelValues(outbox).Add(float64(len(letters)))
+		d.Metrics.deadLetters.WithLabelValues(outbox).Add(float64(len(letters)))
 		return nil
 	}
 	return err
@@ -72,20 +66,20 @@ func (d *deadLetters) move(ctx context.Context, from lua.DeadLetterSource, p int
 	for i, l := range letters {
 		list[i] = l.DeadLetter
 	}
-	kept, err := d.lua.DeadLetters(ctx, from, d.keys.Dead(p), deadLettersKept, list)
+	kept, err := d.lua.DeadLetters(ctx, from, d.Keys.Dead(p), deadLettersKept, list)
 	if err != nil {
-		return fmt.Errorf("writing %d dead letters to %s: %w", len(letters), d.keys.Dead(p), err)
+		return fmt.Errorf("writing %d dead letters to %s: %w", len(letters), d.Keys.Dead(p), err)
 	}
 	for i, l := range letters {
 		if kept[i] {
-			d.metrics.deadLetters.WithLabelValues(l.kind).Inc()
+			d.Metrics.deadLetters.WithLabelValues(l.kind).Inc()
 		}
 	}
 	return nil
 }
 
 func (d *deadLetters) acknowledging(p int) lua.DeadLetterSource {
-	return lua.AcknowledgeEvents(d.keys.Events(p), eventlog.Group, d.keys.Levels(p))
+	return lua.AcknowledgeEvents(d.Keys.Events(p), eventlog.Group, d.Keys.Levels(p))
 }
 
 // acknowledge acknowledges events of partition p that are not counted, and of which no letter is kept. It returns how
@@ -95,7 +89,7 @@ func (d *deadLetters) acknowledge(ctx context.Context, p int, ids []string) (n i
 	for i, id := range ids {
 		list[i].ID = id
 	}
-	pending, err := d.lua.DeadLetters(ctx, d.acknowledging(p), d.keys.Dead(p), 0, list)
+	pending, err := d.lua.DeadLetters(ctx, d.acknowledging(p), d.Keys.Dead(p), 0, list)
 	for _, was := range pending {
 		if was {
 			n++
@@ -113,7 +107,7 @@ func (d *deadLetters) ofGaps(ctx context.Context, parts ...int) error {
 	}
 	names := make([]lua.GapPartition, len(parts))
 	for i, p := range parts {
-		names[i] = lua.GapPartition{Events: d.keys.Events(p), Dead: d.keys.Dead(p), Levels: d.keys.Levels(p)}
+		names[i] = lua.GapPartition{Events: d.Keys.Events(p), Dead: d.Keys.Dead(p), Levels: d.Keys.Levels(p)}
 	}
 	missing, err := d.lua.Gap(ctx, names, eventlog.Group, deadLettersKept)
 	if redisclient.IsRefusal(err) && len(parts) > 1 {
@@ -129,21 +123,22 @@ func (d *deadLetters) ofGaps(ctx context.Context, parts ...int) error {
 		if n <= 0 {
 			continue
 		}
-		d.metrics.trimmed.Add(float64(n))
-		d.log.Error("events were trimmed before they were counted: workers were away for longer than the retention, "+
+		d.Metrics.trimmed.Add(float64(n))
+		d.Log.Error("events were trimmed before they were counted: workers were away for longer than the retention, "+
 			"or a producer trims too early", "stream", names[i].Events, "events", n)
 	}
 	return err
 }
 
-// letterOf returns the dead letter of a message. Its body is the message's fields as JSON, cut after 4 KiB.
+// letterOf returns the dead letter of a message. Its body is the message's fields as JSON, cut after 4 KiB. A message
+// that is too large is also deleted.
 func letterOf(m entry.Message, kind, reason string) deadLetter {
 	text, err := json.Marshal(m.Values)
 	if err != nil {
 		text = fmt.Appendf(nil, "%v", m.Values)
 	}
 	if len(text) > 4096 {
-		text = append(text[:4096:4096], "…"...)
+		text = append(bytes.ToValidUTF8(text[:4096], nil), "…"...)
 	}
-	return deadLetter{lua.DeadLetter{ID: m.ID, Reason: reason, Body: string(text)}, kind}
+	return deadLetter{lua.DeadLetter{ID: m.ID, Reason: reason, Body: string(text), Delete: m.Err != nil}, kind}
 }

@@ -5,11 +5,13 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/internal/entry"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -23,8 +25,8 @@ func TestGapsOfSeveralPartitions(t *testing.T) {
 	ctx := t.Context()
 	keys, err := stream.NewKeys(streamtest.Prefix(t), 4)
 	testkit.Must(t, err)
-	d := &deadLetters{lua: lua.NewServer(c), keys: keys, metrics: NewMetrics(prometheus.NewRegistry()),
-		log: slog.New(slog.DiscardHandler)}
+	d := &deadLetters{&shared{lua: lua.NewServer(c), Config: Config{Keys: keys,
+		Metrics: NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler)}}}
 	for p := range 3 { // partition 3 has nothing
 		testkit.Must(t, c.XGroupCreateMkStream(ctx, keys.Events(p), eventlog.Group, "0").Err())
 		for range 5 {
@@ -35,7 +37,7 @@ func TestGapsOfSeveralPartitions(t *testing.T) {
 	testkit.Must(t, c.Set(ctx, keys.Dead(1), "foreign", 0).Err())
 	expect := func(want float64) {
 		t.Helper()
-		if n := testutil.ToFloat64(d.metrics.trimmed); n != want {
+		if n := testutil.ToFloat64(d.Metrics.trimmed); n != want {
 			t.Errorf("%v events are counted as trimmed, want %v", n, want)
 		}
 	}
@@ -53,6 +55,17 @@ func TestGapsOfSeveralPartitions(t *testing.T) {
 	for p := range 3 {
 		if n := c.XLen(ctx, keys.Dead(p)).Val(); n != 1 {
 			t.Errorf("partition %d has %d dead letters, want 1", p, n)
+		}
+	}
+}
+
+// The cut of a large dead letter does not split a character.
+func TestACutDeadLetterIsValidUTF8(t *testing.T) {
+	for _, field := range []string{"k", "ke", "key"} {
+		m := entry.Message{Values: map[string]any{field: strings.Repeat("€", 2000)}}
+		body := letterOf(m, invalid, "").Body
+		if !utf8.ValidString(body) || !strings.HasSuffix(body, "€…") || len(body) < 4094 {
+			t.Errorf("%d bytes, which end in %q", len(body), body[len(body)-9:])
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package consumers
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 	"testing"
@@ -9,6 +10,27 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 )
+
+// An outbox entry that no code of ours wrote is not published: NATS would refuse some of them forever, and others would
+// be published on subjects where nobody expects them.
+func TestEntriesThatAreNotTransitions(t *testing.T) {
+	decode := func(field, value string) error {
+		values := map[string]any{"rule": "api", "key": "user:1", "state": "raised", "level": "50", "limit": "10",
+			"window": "1000", "used": "5", "version": "1", "at": "1", "since": "1", "until": "2", "expires": "3"}
+		values[field] = value
+		_, err := decodeTransition(redis.XMessage{ID: "1-1", Values: values})
+		return err
+	}
+	if err := decode("flags", "r"); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range [][2]string{{"rule", "*.>"}, {"key", strings.Repeat("k", 5000)}, {"level", "1e3"},
+		{"version", ""}, {"since", "nan"}, {"values", "x"}} {
+		if err := decode(x[0], x[1]); !errors.Is(err, api.ErrBadTransition) || len(err.Error()) > 300 {
+			t.Errorf("%s %.20q: %v", x[0], x[1], err)
+		}
+	}
+}
 
 // FuzzOutboxEntry: any entry of an outbox becomes a dead letter, or it is a transition with exactly these values and
 // a subject of its rule.

@@ -3,7 +3,6 @@ package consumers
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"math"
 	"time"
 
@@ -12,18 +11,13 @@ import (
 	"github.com/streamcounter/streamcounter/internal/entry"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/pause"
-	"github.com/streamcounter/streamcounter/stream"
 )
 
 // gauges measures the backlog in the streams. Alert on the age of the oldest unread event, because `lag` is wrong
 // after a trim.
 type gauges struct {
-	redis   redis.UniversalClient
-	keys    *stream.Keys
-	metrics *Metrics
-	every   time.Duration
-	log     *slog.Logger
-	ahead   map[int]bool // partitions whose newest event is far ahead of the clock
+	*shared
+	ahead map[int]bool // partitions whose newest event is far ahead of the clock
 }
 
 // farAhead is how far the ID of an event must be ahead of Redis's clock to be reported. A clock that was set back
@@ -34,9 +28,9 @@ const farAhead = time.Minute
 func (g *gauges) run(ctx context.Context) {
 	for {
 		if err := g.measure(ctx); err != nil && ctx.Err() == nil {
-			g.log.Debug("measuring failed", "error", err)
+			g.Log.Debug("measuring failed", "error", err)
 		}
-		if !pause.For(ctx, g.every) {
+		if !pause.For(ctx, g.GaugesEvery) {
 			return
 		}
 	}
@@ -45,20 +39,20 @@ func (g *gauges) run(ctx context.Context) {
 // measure sets the gauges of each partition whose server answers; the gauges of the other partitions keep their last
 // values.
 func (g *gauges) measure(ctx context.Context) error {
-	backlogs, failed := eventlog.Backlogs(ctx, g.redis, g.keys)
-	pipe := g.redis.Pipeline()
-	depth := make([]*redis.IntCmd, g.keys.Partitions)
-	newest := make([]*redis.XMessageSliceCmd, g.keys.Partitions)
-	head := make([]*redis.XMessageSliceCmd, g.keys.Partitions)
-	for p := range g.keys.Partitions {
-		newest[p] = pipe.XRevRangeN(ctx, g.keys.Events(p), "+", "-", 1)
-		depth[p] = pipe.XLen(ctx, g.keys.Outbox(p))
-		head[p] = pipe.XRangeN(ctx, g.keys.Outbox(p), "-", "+", 1)
+	backlogs, failed := eventlog.Backlogs(ctx, g.Redis, g.Keys)
+	pipe := g.Redis.Pipeline()
+	depth := make([]*redis.IntCmd, g.Keys.Partitions)
+	newest := make([]*redis.XMessageSliceCmd, g.Keys.Partitions)
+	head := make([]*redis.XMessageSliceCmd, g.Keys.Partitions)
+	for p := range g.Keys.Partitions {
+		newest[p] = pipe.XRevRangeN(ctx, g.Keys.Events(p), "+", "-", 1)
+		depth[p] = pipe.XLen(ctx, g.Keys.Outbox(p))
+		head[p] = pipe.XRangeN(ctx, g.Keys.Outbox(p), "-", "+", 1)
 	}
-	_, _ = pipe.Exec(ctx) // each command has its own error
+	eventlog.Exec(ctx, g.Redis, pipe)
 	for p, b := range backlogs {
-		g.metrics.oldestUnread.WithLabelValues(label(p)).Set(b.Oldest.Seconds())
-		g.metrics.pending.WithLabelValues(label(p)).Set(float64(b.Pending))
+		g.Metrics.oldestUnread.WithLabelValues(label(p)).Set(b.Oldest.Seconds())
+		g.Metrics.pending.WithLabelValues(label(p)).Set(float64(b.Pending))
 		if newest[p].Err() == nil {
 			g.compareWithClock(p, newest[p].Val(), b.NowMs)
 		}
@@ -66,8 +60,8 @@ func (g *gauges) measure(ctx context.Context) error {
 			failed = errors.Join(failed, err)
 			continue
 		}
-		g.metrics.outboxDepth.WithLabelValues(label(p)).Set(float64(depth[p].Val()))
-		g.metrics.outboxOldest.WithLabelValues(label(p)).Set(eventlog.Age(head[p].Val(), b.NowMs).Seconds())
+		g.Metrics.outboxDepth.WithLabelValues(label(p)).Set(float64(depth[p].Val()))
+		g.Metrics.outboxOldest.WithLabelValues(label(p)).Set(eventlog.Age(head[p].Val(), b.NowMs).Seconds())
 	}
 	return failed
 }
@@ -81,13 +75,13 @@ func (g *gauges) compareWithClock(p int, newest []redis.XMessage, nowMs int64) {
 		ms := entry.Message{ID: newest[0].ID}.Ms()
 		ahead = time.Duration(min(max(0, ms-nowMs), math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 	}
-	g.metrics.aheadOfClock.WithLabelValues(label(p)).Set(ahead.Seconds())
+	g.Metrics.aheadOfClock.WithLabelValues(label(p)).Set(ahead.Seconds())
 	far := ahead > farAhead
 	if far && !g.ahead[p] {
-		g.log.Error(
+		g.Log.Error(
 			"an event has an ID of the future: the stream takes no event before that time, or none at all. "+
 				"Delete the stream to go on; its unread events are lost",
-			"stream", g.keys.Events(p), "id", newest[0].ID)
+			"stream", g.Keys.Events(p), "id", newest[0].ID)
 	}
 	g.ahead[p] = far
 }

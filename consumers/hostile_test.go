@@ -3,12 +3,16 @@ package consumers_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/consumers"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
@@ -30,8 +34,8 @@ func TestAKeyOfAnotherTypeLeavesOnePartitionOut(t *testing.T) {
 		"ids":    func(w *world) string { return w.keys.IDs(2) },
 	} {
 		t.Run(what, func(t *testing.T) {
-			bothWays(t, func(t *testing.T, url string) {
-				w, r := newWorld(t, url), &recorder{}
+			bothWays(t, func(t *testing.T) {
+				w, r := newWorld(t), &recorder{}
 				w.start(r, nil)
 				bad := w.keyIn(2, "bad")
 				w.append(api.Event{Key: bad, Count: 1})
@@ -70,8 +74,8 @@ func TestAKeyOfAnotherTypeLeavesOnePartitionOut(t *testing.T) {
 // Redis refuses the fold of one partition. The events of the other partitions of that read are folded at once, and
 // not only when another worker claims them.
 func TestARefusedPartitionKeepsNoneOfItsRead(t *testing.T) {
-	bothWays(t, func(t *testing.T, url string) {
-		w := newWorld(t, url)
+	bothWays(t, func(t *testing.T) {
+		w := newWorld(t)
 		w.redis.Set(context.Background(), w.keys.Levels(2), "not ours", 0)
 		for p := range 4 {
 			w.append(api.Event{Key: w.keyIn(p, "k"), Count: 10})
@@ -90,8 +94,8 @@ func TestARefusedPartitionKeepsNoneOfItsRead(t *testing.T) {
 // A string replaces a partition's dead stream. Events that cannot be counted stay pending until they can become dead
 // letters, and delay no other events.
 func TestNoDeadStream(t *testing.T) {
-	bothWays(t, func(t *testing.T, url string) {
-		w := newWorld(t, url)
+	bothWays(t, func(t *testing.T) {
+		w := newWorld(t)
 		w.start(&recorder{}, nil)
 		good := w.keyIn(2, "good")
 		w.redis.Set(context.Background(), w.keys.Dead(2), "not ours", 0)
@@ -111,71 +115,45 @@ func TestNoDeadStream(t *testing.T) {
 	})
 }
 
-// garbageEntries are outbox entries that no code of ours wrote. NATS would refuse some of them forever; others would
-// be published on subjects where nobody expects them.
-func garbageEntries() map[string][]any {
-	whole := func(change ...any) []any {
-		fields := map[any]any{"rule": "api", "key": "user:1", "state": "raised", "level": 50, "limit": 10,
-			"window": 1000, "used": 5, "at": 1, "since": 1, "until": 2, "expires": 3, "flags": ""}
-		for i := 0; i < len(change); i += 2 {
-			fields[change[i]] = change[i+1]
+// Garbage in an outbox becomes a dead letter with the reason, and the entries after it are published, in order.
+func TestGarbageInAnOutboxIsPutAside(t *testing.T) {
+	t.Parallel()
+	w, r := newWorldOf(t, anyRedis(t), 1), &recorder{}
+	w.xadd(w.keys.Outbox(0), "x", "y")
+	w.xadd(w.keys.Outbox(0), "rule", strings.Repeat("a", 5000), "level", strings.Repeat("9", 5000))
+	w.append(api.Event{Key: "user:1", Count: 10})
+	w.start(r, nil)
+	w.told(r, "user:1", toTheTop)
+	w.waiting(0, 0)
+	w.eventually("its dead letters are counted", func() (bool, string) {
+		n := w.letters("outbox")
+		return n == 2, fmt.Sprint(n)
+	})
+	for _, l := range w.dead(0) {
+		if reason := l.Values["reason"].(string); !strings.HasPrefix(reason, "outbox: bad transition: ") ||
+			len(reason) > 300 || len(l.Values["body"].(string)) > 4200 {
+			t.Errorf("a letter of %d bytes for: %s", len(l.Values["body"].(string)), reason)
 		}
-		var out []any
-		for name, value := range fields {
-			out = append(out, name, value)
-		}
-		return out
-	}
-	return map[string][]any{
-		"other fields":          {"x", "y"},
-		"no rule":               whole("rule", ""),
-		"a rule of wildcards":   whole("rule", "*.>"),
-		"a rule of two tokens":  whole("rule", "a.b"),
-		"a rule with a space":   whole("rule", "a b"),
-		"a rule of 5,000 bytes": whole("rule", strings.Repeat("a", 5000)),
-		"no key":                whole("key", ""),
-		"a key of 5,000 bytes":  whole("key", strings.Repeat("k", 5000)),
-		"a key with a NUL":      whole("key", "a\x00b"),
-		"a key of no UTF-8":     whole("key", "\xff"),
-		"an unknown state":      whole("state", "throttled.>"),
-		"no state":              whole("state", ""),
-		"a level of 0":          whole("level", 0),
-		"a level above the top": whole("level", 101),
-		"a level that is none":  whole("level", "1e3"),
-		"a throttle at 50":      whole("state", "throttled"),
-		"a window of 0":         whole("window", 0),
-		"used below zero":       whole("used", -1),
-		"a time after 9999":     whole("at", "9223372036854775807"),
-		"no end":                whole("state", "throttled", "level", 100, "expires", 253402300799999),
-		"no number":             whole("since", "nan"),
 	}
 }
 
-// Garbage in an outbox becomes a dead letter with the reason, and the entries after it are published, in order.
-func TestGarbageInAnOutboxIsPutAside(t *testing.T) {
-	each(t, func(t *testing.T, url string) {
-		ctx := context.Background()
-		w, r := newWorldOf(t, url, 1), &recorder{}
-		garbage := garbageEntries()
-		for _, fields := range garbage {
-			w.xadd(w.keys.Outbox(0), fields...)
-		}
-		w.append(api.Event{Key: "user:1", Count: 10})
-		w.start(r, nil)
-		w.told(r, "user:1", toTheTop)
-		w.eventually("the outbox is empty and its dead letters are counted", func() (bool, string) {
-			n, letters := w.redis.XLen(ctx, w.keys.Outbox(0)).Val(), w.letters("outbox")
-			return n == 0 && letters == float64(len(garbage)), fmt.Sprint(n, letters)
-		})
-		letters := w.dead(0)
-		if len(letters) != len(garbage) {
-			t.Fatalf("%d letters, expected %d", len(letters), len(garbage))
-		}
-		for _, l := range letters {
-			if reason := l.Values["reason"].(string); !strings.HasPrefix(reason, "outbox: bad transition: ") ||
-				len(reason) > 300 || len(l.Values["body"].(string)) > 4200 {
-				t.Errorf("a letter of %d bytes for: %s", len(l.Values["body"].(string)), reason)
-			}
-		}
+// A producer appends an event with the greatest possible ID, so nobody can append any more: this is logged once, and
+// a metric shows it until the stream is deleted.
+func TestAnIDOfTheFutureIsTold(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	w, log := newWorldOf(t, streamtest.Redis(t), 4), &testkit.Log{}
+	event := &redis.XAddArgs{Stream: w.keys.Events(2), ID: "18446744073709551615-18446744073709551615",
+		Values: []any{"key", w.keyIn(2, "k")}}
+	testkit.Must(t, w.redis.XAdd(ctx, event).Err())
+	w.start(&recorder{}, func(c *consumers.Config) { c.Log = slog.New(slog.NewTextHandler(log, nil)) })
+	w.eventually("the metric tells", func() (bool, string) {
+		n := w.sample("newest_event_ahead_seconds")
+		return n > 1e9 && strings.Contains(log.String(), "ID of the future"), fmt.Sprint(n)
 	})
+	w.redis.Del(ctx, w.keys.Events(2))
+	w.shows("newest_event_ahead_seconds", 0)
+	if n := strings.Count(log.String(), "ID of the future"); n != 1 {
+		t.Errorf("the log says it %d times", n)
+	}
 }

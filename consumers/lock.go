@@ -3,7 +3,6 @@ package consumers
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -11,20 +10,12 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/internal/eventlog"
-	"github.com/streamcounter/streamcounter/lua"
-	"github.com/streamcounter/streamcounter/stream"
 )
 
 // locks holds this process's share of the partitions. One process at a time relays a partition, because two could
 // publish out of order. A hold's context ends before another process can get the lock, by this machine's clocks.
 type locks struct {
-	lua     *lua.Server
-	keys    *stream.Keys
-	owner   string
-	ttl     time.Duration
-	log     *slog.Logger
-	outages *outages
-
+	*shared
 	mu    sync.Mutex
 	holds map[int]*hold // partition → its lock, if this process holds it
 }
@@ -33,9 +24,13 @@ type locks struct {
 // when the hold ends.
 type hold struct {
 	context.Context
-	cancel context.CancelFunc
-	expire *time.Timer
-	until  atomic.Pointer[deadline] // when it ends, if it is not renewed
+	partition int
+	cancel    context.CancelFunc
+	expire    *time.Timer
+	until     atomic.Pointer[deadline] // when it ends, if it is not renewed
+	// sent is the ID of the outbox entry up to which this relay, or one before it, may have sent all; empty until the
+	// relay has read it. Only the relay uses it.
+	sent string
 }
 
 // deadline is a moment by two clocks: the monotonic clock, which nobody can set, and the wall clock, which goes on
@@ -63,11 +58,11 @@ func (h *hold) Err() error {
 	return nil
 }
 
-// held returns the partitions held now, each with the context to work under.
-func (l *locks) held() map[int]context.Context {
+// held returns the partitions held now, each with its lock.
+func (l *locks) held() map[int]*hold {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := make(map[int]context.Context, len(l.holds))
+	out := make(map[int]*hold, len(l.holds))
 	for p, h := range l.holds {
 		if h.Err() == nil {
 			out[p] = h
@@ -78,7 +73,7 @@ func (l *locks) held() map[int]context.Context {
 
 // run takes and renews locks until ctx ends, then gives them back.
 func (l *locks) run(ctx context.Context) {
-	tick := time.NewTicker(l.ttl / 3)
+	tick := time.NewTicker(l.LockTTL / 3)
 	defer tick.Stop()
 	for {
 		l.renew(ctx)
@@ -94,29 +89,25 @@ func (l *locks) run(ctx context.Context) {
 // renew renews the locks of all shards concurrently: on a Cluster, a master that does not answer must not let the
 // locks on the other masters expire.
 func (l *locks) renew(ctx context.Context) {
-	within, cancel := context.WithTimeout(ctx, l.ttl)
+	within, cancel := context.WithTimeout(ctx, l.LockTTL)
 	defer cancel()
-	var all sync.WaitGroup
-	for _, parts := range eventlog.Shards(l.lua.Client(), l.keys.All()) {
-		all.Go(func() {
-			if err := l.renewShard(within, ctx, parts); ctx.Err() == nil {
-				l.outages.note("renewing the relay's locks", parts[0], err)
-			}
-		})
-	}
-	all.Wait()
+	l.eachShard(func(parts []int) {
+		if err := l.renewShard(within, ctx, parts); ctx.Err() == nil {
+			l.outages.note("renewing the relay's locks", parts[0], err)
+		}
+	})
 }
 
 // renewShard requests the locks of the partitions of one server. A lock without an answer expires by its timer. Holds
 // live as long as ctx lets them.
 func (l *locks) renewShard(within, ctx context.Context, parts []int) error {
 	asked := time.Now()
-	held, err := l.lua.Lock(within, l.names(parts), l.owner, l.ttl.Milliseconds())
+	held, err := l.lua.Lock(within, l.names(parts), l.Consumer, l.LockTTL.Milliseconds())
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, p := range parts {
-		if ok, answered := held[l.keys.Relay(p)]; answered {
-			l.note(ctx, p, ok, asked.Add(l.ttl*3/4))
+		if ok, answered := held[l.Keys.Relay(p)]; answered {
+			l.note(ctx, p, ok, asked.Add(l.LockTTL*3/4))
 		}
 	}
 	return err
@@ -137,9 +128,9 @@ func (l *locks) note(ctx context.Context, p int, ok bool, until time.Time) {
 		delete(l.holds, p)
 	}
 	if ok {
-		h = &hold{}
+		h = &hold{partition: p}
 		h.until.Store(newDeadline(until))
-		h.Context, h.cancel = context.WithCancel(context.WithoutCancel(ctx))
+		h.Context, h.cancel = context.WithCancel(ctx)
 		h.expire = time.AfterFunc(time.Until(until), h.cancel)
 		l.holds[p] = h
 	}
@@ -149,7 +140,7 @@ func (l *locks) note(ctx context.Context, p int, ok bool, until time.Time) {
 func (l *locks) names(parts []int) []string {
 	names := make([]string, len(parts))
 	for i, p := range parts {
-		names[i] = l.keys.Relay(p)
+		names[i] = l.Keys.Relay(p)
 	}
 	return names
 }
@@ -164,12 +155,12 @@ func (l *locks) release() {
 		h.expire.Stop()
 		h.cancel()
 	}
-	for _, parts := range eventlog.Shards(l.lua.Client(), slices.Collect(maps.Keys(l.holds))) {
-		_, err := l.lua.Lock(ctx, l.names(parts), l.owner, 0)
+	for _, parts := range eventlog.Shards(l.Redis, slices.Collect(maps.Keys(l.holds))) {
+		_, err := l.lua.Lock(ctx, l.names(parts), l.Consumer, 0)
 		failed = errors.Join(failed, err)
 	}
 	if failed != nil {
-		l.log.Warn("releasing locks failed, they will expire", "error", failed)
+		l.Log.Warn("releasing locks failed, they will expire", "error", failed)
 	}
 	clear(l.holds)
 }

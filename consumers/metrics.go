@@ -12,7 +12,7 @@ import (
 // Metrics of the consumers. No label holds a key.
 type Metrics struct {
 	folded, merged, late, alreadyCounted, duplicate, trimmed, unmatched, claims, failures,
-	corruptCounters, corruptLevels, restated prometheus.Counter
+	corruptLevels, restated prometheus.Counter
 
 	batchEvents, foldSeconds, decisionSeconds prometheus.Histogram
 
@@ -45,11 +45,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			"Events with an id that the producer had used before for the key; they are not counted."),
 		trimmed: counter("events_trimmed_unread_total",
 			"Events trimmed from the log before they were counted: lost."),
-		unmatched: counter("events_unmatched_total", "Events of keys that no rule matches."),
-		claims:    counter("claims_total", "Events claimed from workers that had stopped answering."),
-		failures:  counter("fold_failures_total", "Folds that failed and were tried again."),
-		corruptCounters: counter("counters_corrupt_total",
-			"Counters and reservations of a key that were corrupt or foreign; they start from zero."),
+		unmatched:     counter("events_unmatched_total", "Events of keys that no rule matches."),
+		claims:        counter("claims_total", "Events claimed from workers that had stopped answering."),
+		failures:      counter("fold_failures_total", "Folds that failed and were tried again."),
 		corruptLevels: counter("levels_corrupt_total", "Corrupt or foreign records of levels, removed by a sweep."),
 		restated: counter("decisions_restated_total",
 			"Throttle decisions that differed in NATS from those in Redis, and were published again, or released."),

@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/streamcounter/streamcounter/internal/redisclient"
+	"github.com/streamcounter/streamcounter/internal/replyguard"
 )
 
 // outages logs each outage once when it begins and once when it ends. In an outage Redis does not answer, or refuses
@@ -102,19 +100,15 @@ func (o *outages) end(reason string, one *outage) {
 const noAnswer = "no answer"
 
 // reasonOf returns the reason that distinguishes one outage from another: no answer, the first word of an answer that
-// all steps get (OOM, READONLY), or the name of the one step that is refused.
+// all steps get (OOM, READONLY), or the name of the one step that is refused, or whose reply is too large.
 func reasonOf(step string, err error) string {
-	var answered redis.Error
-	if !errors.As(err, &answered) {
-		return noAnswer
-	}
-	if redisclient.IsRefusal(err) {
+	if errors.Is(err, replyguard.ErrTooLarge) || redisclient.IsRefusal(err) {
 		return step
 	}
-	word, _, _ := strings.Cut(answered.Error(), " ")
-	switch word {
-	case "LOADING", "BUSY", "UNKILLABLE", "TRYAGAIN", "MOVED", "ASK", "CLUSTERDOWN", "MASTERDOWN":
+	switch word := redisclient.Word(err); word {
+	case "", "LOADING", "BUSY", "UNKILLABLE", "TRYAGAIN", "MOVED", "ASK", "CLUSTERDOWN", "MASTERDOWN":
 		return noAnswer
+	default:
+		return word
 	}
-	return word
 }

@@ -2,6 +2,7 @@ package consumers
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -100,37 +101,28 @@ func (s *sweeper) followOverridden(ctx context.Context) {
 		if len(targets) > maxOverridden {
 			signal(s.recheck)
 		}
-		for {
-			err := s.lookAtOverridden(ctx, targets)
-			if ctx.Err() != nil {
-				return
-			}
-			s.outages.note("looking at keys whose override changed", 0, err)
-			if err == nil {
-				wait.reset()
-				break
-			}
+		if !s.tryOverridden(ctx, targets) {
 			wait.wait(ctx)
+			continue
 		}
+		wait.reset()
 		for _, d := range overriddenAgain {
-			time.AfterFunc(d, func() {
-				if ctx.Err() == nil {
-					if err := s.lookAtOverridden(ctx, targets); err != nil && ctx.Err() == nil {
-						s.outages.note("looking at keys whose override changed", 0, err)
-						s.overridden.add(keysOf(targets))
-					}
-				}
-			})
+			time.AfterFunc(d, func() { s.tryOverridden(ctx, targets) })
 		}
 	}
 }
 
-func keysOf(set map[string]struct{}) []string {
-	list := make([]string, 0, len(set))
-	for t := range set {
-		list = append(list, t)
+// tryOverridden examines the keys of targets. If that fails, the targets wait for the next try.
+func (s *sweeper) tryOverridden(ctx context.Context, targets map[string]struct{}) bool {
+	err := s.lookAtOverridden(ctx, targets)
+	if ctx.Err() != nil {
+		return false
 	}
-	return list
+	s.outages.note("looking at keys whose override changed", 0, err)
+	if err != nil {
+		s.overridden.add(slices.Collect(maps.Keys(targets)))
+	}
+	return err == nil
 }
 
 // lookAtOverridden sweeps the keys of the targets. For a target that is a pattern, it also sweeps the keys that match
@@ -139,38 +131,29 @@ func (s *sweeper) lookAtOverridden(ctx context.Context, targets map[string]struc
 	var patterns []func(key string) bool
 	fields := map[int][]string{} // partition → what to look at
 	for target := range targets {
-		p := s.counter.TargetPartition(target)
+		p := s.Counter.TargetPartition(target)
 		fields[p] = append(fields[p], overrides.Field(target))
 		if fits := overrides.Matcher(target); fits != nil {
 			patterns = append(patterns, fits)
 		}
 	}
 	for p, list := range fields {
-		for len(list) > 0 {
-			step := list[:min(len(list), sweepStep)]
-			list = list[len(step):]
-			if err := s.look(ctx, p, step); err != nil && !s.isQuarantined(ctx, p, err) {
-				return err
-			}
+		if err := s.lookAll(ctx, p, list); err != nil {
+			return err
 		}
 	}
 	if len(patterns) == 0 {
 		return nil
 	}
 	return s.lookAtPatterns(ctx, func(key string) bool {
-		for _, fits := range patterns {
-			if fits(key) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(patterns, func(fits func(string) bool) bool { return fits(key) })
 	})
 }
 
 // lookAtPatterns sweeps the keys that fit: those that have a level, and those that have a counter.
 func (s *sweeper) lookAtPatterns(ctx context.Context, fits func(key string) bool) error {
-	for _, p := range s.quarantine.open(ctx, s.config.Keys.All()) {
-		fields, err := s.counter.Levelled(ctx, p)
+	for _, p := range s.quarantine.open(ctx, s.Keys.All()) {
+		fields, err := s.Counter.Levelled(ctx, p)
 		if err != nil {
 			return err
 		}
@@ -181,10 +164,8 @@ func (s *sweeper) lookAtPatterns(ctx context.Context, fits func(key string) bool
 			}
 		}
 		slices.Sort(mine)
-		for step := range slices.Chunk(slices.Compact(mine), sweepStep) {
-			if err := s.look(ctx, p, step); err != nil && !s.isQuarantined(ctx, p, err) {
-				return err
-			}
+		if err := s.lookAll(ctx, p, slices.Compact(mine)); err != nil {
+			return err
 		}
 	}
 	return s.sweepWhere(ctx, fits, overrides.Field)

@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
@@ -129,8 +130,29 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
+// shared is what the parts of a Pool have in common.
+type shared struct {
+	Config
+	lua        *lua.Server
+	outages    *outages
+	quarantine *quarantine
+	dead       *deadLetters
+	turns      []sync.Mutex // of the partitions
+	locks      *locks
+}
+
+// eachShard runs do for the partitions of each shard, concurrently: on a Cluster, one server may be down alone.
+func (s *shared) eachShard(do func(parts []int)) {
+	var shards sync.WaitGroup
+	for _, parts := range eventlog.Shards(s.Redis, s.Keys.All()) {
+		shards.Go(func() { do(parts) })
+	}
+	shards.Wait()
+}
+
 // Pool runs the parts of one worker process.
 type Pool struct {
+	drain     time.Duration
 	worker    *worker
 	reclaimer *reclaimer
 	sweeper   *sweeper
@@ -138,7 +160,6 @@ type Pool struct {
 	comparer  *comparer
 	gauges    *gauges
 	throttled *throttledKeys
-	drain     time.Duration
 }
 
 // NewPool checks the configuration and creates the parts; nothing runs yet.
@@ -147,28 +168,19 @@ func NewPool(c Config) (*Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	dead := &deadLetters{lua: lua.NewServer(c.Redis), keys: c.Keys, metrics: c.Metrics, log: c.Log}
-	down := newOutages(c.Log)
-	q := &quarantine{redis: c.Redis, keys: c.Keys, every: c.QuarantineFor, metrics: c.Metrics, log: c.Log,
-		outages: down, until: map[int]time.Time{}}
-	f := &folder{redis: c.Redis, lua: dead.lua, keys: c.Keys, counter: c.Counter, rules: c.Rules,
-		metrics: c.Metrics, log: c.Log, quarantine: q, dead: dead, outages: down, activity: c.Activity,
-		tracer: c.Tracer}
-	looks := newTurns(c)
-	sweeper := newSweeper(c, q, looks, down)
-	f.overridden, f.raised = &sweeper.overridden, sweeper.raised
+	all := &shared{Config: c, lua: lua.NewServer(c.Redis), outages: newOutages(c.Log),
+		turns: make([]sync.Mutex, c.Keys.Partitions)}
+	all.quarantine = &quarantine{shared: all, until: map[int]time.Time{}}
+	all.dead = &deadLetters{all}
+	all.locks = &locks{shared: all, holds: map[int]*hold{}}
+	sweeper := newSweeper(all)
+	f := &folder{shared: all, overridden: &sweeper.overridden, raised: sweeper.raised}
 	pool := &Pool{
-		worker: newWorker(f, c), reclaimer: newReclaimer(f, c), sweeper: sweeper, relay: newRelay(c, q, dead, down),
-		gauges: &gauges{redis: c.Redis, keys: c.Keys, metrics: c.Metrics, every: c.GaugesEvery, log: c.Log,
-			ahead: map[int]bool{}},
-		drain: c.DrainTimeout,
+		drain: c.DrainTimeout, worker: &worker{f}, reclaimer: &reclaimer{f}, sweeper: sweeper, relay: &relay{all},
+		comparer: &comparer{all}, gauges: &gauges{shared: all, ahead: map[int]bool{}},
+		throttled: &throttledKeys{shared: all, seen: map[string]bool{}},
 	}
-	pool.comparer = &comparer{counter: c.Counter, turns: looks, decisions: c.Decisions,
-		held: pool.relay.locks.held, quarantine: q, metrics: c.Metrics, log: c.Log, every: c.CompareEvery,
-		again: c.CompareEvery / 12}
-	pool.throttled = &throttledKeys{counter: c.Counter, held: pool.relay.locks.held, quarantine: q,
-		gauge: c.Metrics.throttled, activity: c.Activity, every: c.GaugesEvery, log: c.Log, seen: map[string]bool{}}
-	q.back = pool.Recheck // the rules may have changed during the quarantine
+	all.quarantine.back = pool.Recheck // the rules may have changed during the quarantine
 	return pool, nil
 }
 

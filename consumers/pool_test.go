@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -22,80 +21,57 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-func TestEventsAreFoldedAndTransitionsPublished(t *testing.T) {
-	bothWays(t, func(t *testing.T, url string) {
-		w, r := newWorld(t, url), &recorder{}
-		stop := w.start(r, nil)
-		for range 12 {
-			w.append(api.Event{Key: "user:1", Count: 1}, api.Event{Key: "user:2", Count: 1},
-				api.Event{Key: "nobody", Count: 1})
-		}
-		w.eventuallyUsed("user:1", 12)
-		w.eventuallyUsed("user:2", 12)
-		w.told(r, "user:1", toTheTop)
-		w.told(r, "user:2", toTheTop)
-		w.eventually("unmatched events are acknowledged", func() (bool, string) {
-			return w.pending() == 0 && w.sample("events_unmatched_total") == 12, fmt.Sprint(w.pending())
-		})
-		stop()
-		if n := w.sample("events_folded_total"); n != 24 {
-			t.Fatalf("folded %v, expected 24", n)
-		}
-	})
-}
-
 // After a clean stop there is no pending event, no unpublished transition, no consumer in the group, no lock, and no
 // goroutine.
 func TestACleanStopLeavesNothing(t *testing.T) {
-	bothWays(t, func(t *testing.T, url string) {
-		ctx := context.Background()
-		w, r := newWorld(t, url), &recorder{}
-		before := goleak.IgnoreCurrent()
-		stop := w.start(r, nil)
-		total := int64(0)
-		for range 50 {
+	for _, how := range []string{"together", separately} { // not in parallel, because of the goroutines
+		t.Run(how, func(t *testing.T) {
+			ctx := context.Background()
+			w, r := newWorld(t), &recorder{}
+			before := goleak.IgnoreCurrent()
+			stop := w.start(r, nil)
+			for range 50 {
+				for i := range 20 {
+					w.append(api.Event{Key: fmt.Sprintf("user:%d", i), Count: 1}, api.Event{Key: "nobody", Count: 1})
+				}
+			}
+			stop()
+			stop()
+			if n := w.pending(); n != 0 {
+				t.Errorf("%d events pending", n)
+			}
+			for p := range w.keys.Partitions {
+				if n := w.redis.XLen(ctx, w.keys.Outbox(p)).Val(); n != 0 {
+					t.Errorf("%d transitions in the outbox of %d", n, p)
+				}
+				if n := w.redis.Exists(ctx, w.keys.Relay(p)).Val(); n != 0 {
+					t.Errorf("the lock of %d is still held", p)
+				}
+				if c, err := w.redis.XInfoConsumers(ctx, w.keys.Events(p), eventlog.Group).Result(); err != nil ||
+					len(c) != 0 {
+					t.Errorf("consumers of %d: %v, %v", p, c, err)
+				}
+			}
+			goleak.VerifyNone(t, before, goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"),
+				goleak.IgnoreAnyFunction("github.com/alicebob/miniredis/v2/server.(*Server).servePeer"),
+				goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).queuedNewConn.func2"))
+			// Events that were not read before the stop are there for the next worker.
+			w.start(r, nil)
 			for i := range 20 {
-				w.append(api.Event{Key: fmt.Sprintf("user:%d", i), Count: 1})
+				w.eventuallyUsed(fmt.Sprintf("user:%d", i), 50)
+				w.told(r, fmt.Sprintf("user:%d", i), toTheTop)
 			}
-			total += 20
-		}
-		stop()
-		stop()
-		if n := w.pending(); n != 0 {
-			t.Errorf("%d events pending", n)
-		}
-		for p := range w.keys.Partitions {
-			if n := w.redis.XLen(ctx, w.keys.Outbox(p)).Val(); n != 0 {
-				t.Errorf("%d transitions in the outbox of %d", n, p)
-			}
-			if n := w.redis.Exists(ctx, w.keys.Relay(p)).Val(); n != 0 {
-				t.Errorf("the lock of %d is still held", p)
-			}
-			if c, err := w.redis.XInfoConsumers(ctx, w.keys.Events(p), eventlog.Group).Result(); err != nil ||
-				len(c) != 0 {
-				t.Errorf("consumers of %d: %v, %v", p, c, err)
-			}
-		}
-		goleak.VerifyNone(t, before, goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"),
-			goleak.IgnoreAnyFunction("github.com/alicebob/miniredis/v2/server.(*Server).servePeer"),
-			goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).queuedNewConn.func2"))
-		// Events that were not read before the stop are there for the next worker.
-		w.start(r, nil)
-		w.eventually("the next worker goes on", func() (bool, string) {
-			var sum int64
-			for i := range 20 {
-				sum += w.used(fmt.Sprintf("user:%d", i))
-			}
-			return sum == total, fmt.Sprint(sum)
+			w.shows("events_folded_total", 1000)
+			w.shows("events_unmatched_total", 1000)
 		})
-	})
+	}
 }
 
 // A worker read events, folded some of them, and died: other workers claim the events, and count them once.
 func TestADeadWorkersEventsAreClaimed(t *testing.T) {
-	bothWays(t, func(t *testing.T, url string) {
+	bothWays(t, func(t *testing.T) {
 		ctx := context.Background()
-		w := newWorld(t, url)
+		w := newWorld(t)
 		dead := eventlog.NewReader(w.redis, w.keys, "dead", w.keys.All())
 		testkit.Must(t, dead.CreateGroups(ctx))
 		for range 5 {
@@ -122,45 +98,49 @@ func TestADeadWorkersEventsAreClaimed(t *testing.T) {
 // An event that makes the script fail, for any reason, is isolated and becomes the only dead letter: the other events
 // of its batch are counted, and those of the other partitions of its call.
 func TestARefusedEventIsBuriedAlone(t *testing.T) {
-	each(t, func(t *testing.T, url string) {
-		w := newWorld(t, url)
+	t.Parallel()
+	w := newWorld(t)
+	for i := range 20 {
+		w.append(api.Event{Key: fmt.Sprintf("user:%d", i), Count: 1})
+	}
+	counter := counters.New(w.work, w.keys)
+	counter.Now = func() int64 { // the script refuses everything until the first is a dead letter
+		if w.sample("dead_letters_total") == 0 {
+			return -1
+		}
+		return time.Now().UnixMilli()
+	}
+	// Nothing is claimed: the worker handles all events itself.
+	w.start(&recorder{}, func(c *consumers.Config) { c.Counter, c.MinIdle = counter, time.Minute })
+	w.eventually("the one is a dead letter, the others are counted", func() (bool, string) {
+		sum := int64(0)
 		for i := range 20 {
-			w.append(api.Event{Key: fmt.Sprintf("user:%d", i), Count: 1})
+			sum += w.used(fmt.Sprintf("user:%d", i))
 		}
-		counter := counters.New(w.work, w.keys)
-		counter.Now = func() int64 { // the script refuses everything until the first is a dead letter
-			if w.sample("dead_letters_total") == 0 {
-				return -1
-			}
-			return time.Now().UnixMilli()
-		}
-		// Nothing is claimed: the worker handles all events itself.
-		w.start(&recorder{}, func(c *consumers.Config) { c.Counter, c.MinIdle = counter, time.Minute })
-		w.eventually("the one is a dead letter, the others are counted", func() (bool, string) {
-			sum := int64(0)
-			for i := range 20 {
-				sum += w.used(fmt.Sprintf("user:%d", i))
-			}
-			return sum == 19 && w.sample("dead_letters_total") == 1 && w.pending() == 0,
-				fmt.Sprint(sum, w.sample("dead_letters_total"), w.pending())
-		})
-		var letters []redis.XMessage
-		for p := range w.keys.Partitions {
-			letters = append(letters, w.dead(p)...)
-		}
-		if len(letters) != 1 || !strings.Contains(letters[0].Values["reason"].(string), "ARGV[1]") ||
-			!strings.Contains(letters[0].Values["body"].(string), "user:") {
-			t.Fatalf("%v", letters)
-		}
+		return sum == 19 && w.sample("dead_letters_total") == 1 && w.pending() == 0,
+			fmt.Sprint(sum, w.sample("dead_letters_total"), w.pending())
 	})
+	var letters []redis.XMessage
+	for p := range w.keys.Partitions {
+		letters = append(letters, w.dead(p)...)
+	}
+	if len(letters) != 1 || !strings.Contains(letters[0].Values["reason"].(string), "ARGV[1]") ||
+		!strings.Contains(letters[0].Values["body"].(string), "user:") {
+		t.Fatalf("%v", letters)
+	}
 }
 
-// Redis loses its scripts, the event streams, and all of its memory: work goes on.
+// Redis loses its scripts, the event streams, and all of its memory: work goes on. All parts of a worker meet the
+// outage: its beginning and its end are logged once.
 func TestWorkGoesOnAfterRedisForgets(t *testing.T) {
+	t.Parallel()
 	own := streamtest.OwnRedis(t)
 	ctx := context.Background()
-	w := newWorld(t, own.URL())
-	w.start(&recorder{}, nil)
+	w, log := newWorldOf(t, own.URL(), 4), &testkit.Log{}
+	stop := w.start(&recorder{}, func(c *consumers.Config) { c.Log = slog.New(slog.NewTextHandler(log, nil)) })
+	said := func(what string) {
+		w.eventually(what, func() (bool, string) { return strings.Contains(log.String(), what), log.String() })
+	}
 	w.append(api.Event{Key: "user:1", Count: 1})
 	w.eventuallyUsed("user:1", 1)
 	testkit.Must(t, w.redis.ScriptFlush(ctx).Err())
@@ -171,168 +151,147 @@ func TestWorkGoesOnAfterRedisForgets(t *testing.T) {
 	}
 	w.append(api.Event{Key: "user:1", Count: 1})
 	w.eventuallyUsed("user:1", 3)
+	before := len(log.String())
 	own.Kill()
+	said("Redis does not answer")
 	own.Start() // with an empty memory
+	said("Redis answers again")
 	w.eventually("an event is appended", func() (bool, string) {
 		out := w.log.Append(ctx, []api.Event{{Key: "user:1", Count: 5}})
 		return out.Err == nil, fmt.Sprint(out.Err)
 	})
 	w.eventuallyUsed("user:1", 5)
+	stop()
+	if outage := log.String()[before:]; strings.Count(outage, "\n") != 2 {
+		t.Errorf("want two lines:\n%s", outage)
+	}
 }
 
-// Events that were trimmed before any worker read them are lost. The next workers detect, count and record them, once.
-func TestTrimmedUnreadEventsAreSeen(t *testing.T) {
-	w := newWorld(t, shared(t)) // the embedded one does not keep these numbers
+// Events that were trimmed before any worker counted them are lost, whether a worker that died had read them or nobody
+// had. The next workers detect, count and record them, once.
+func TestTrimmedEventsAreSeen(t *testing.T) {
+	t.Parallel()
+	w := newWorldOf(t, streamtest.Redis(t), 4) // the embedded one does not keep these numbers
 	stop := w.start(&recorder{}, nil)
-	w.append(api.Event{Key: "user:1", Count: 1})
+	appendAll := func(n int) {
+		for range n {
+			w.append(api.Event{Key: "user:1", Count: 1})
+		}
+	}
+	appendAll(1)
 	w.eventuallyUsed("user:1", 1)
 	stop()
-	for range 7 {
-		w.append(api.Event{Key: "user:1", Count: 1})
-	}
+	appendAll(5)
+	_, err := eventlog.NewReader(w.redis, w.keys, "dead", w.keys.All()).Read(t.Context(), 100, -1)
+	testkit.Must(t, err)
+	appendAll(7)
 	p := w.keys.Partition("user:1")
-	testkit.Must(t, w.redis.XTrimMaxLen(context.Background(), w.keys.Events(p), 3).Err())
+	testkit.Must(t, w.redis.XTrimMaxLen(t.Context(), w.keys.Events(p), 3).Err())
 	w.start(&recorder{}, nil)
 	w.start(&recorder{}, nil)
 	w.eventuallyUsed("user:1", 4)
-	w.shows("events_trimmed_unread_total", 4)
-	dead := w.dead(p)
-	if len(dead) != 1 || !strings.HasPrefix(dead[0].Values["reason"].(string), "4 events were trimmed") {
-		t.Fatalf("%v", dead)
-	}
-}
-
-// A worker read events and died, and the events were trimmed: their bodies are lost, and this is recorded.
-func TestTrimmedPendingEventsAreSeen(t *testing.T) {
-	url := shared(t)
-	ctx := context.Background()
-	w := newWorld(t, url)
-	stop := w.start(&recorder{}, nil)
-	w.append(api.Event{Key: "user:1", Count: 1})
-	w.eventuallyUsed("user:1", 1)
-	stop()
-	dead := eventlog.NewReader(w.redis, w.keys, "dead", w.keys.All())
-	for range 5 {
-		w.append(api.Event{Key: "user:1", Count: 1})
-	}
-	if _, err := dead.Read(ctx, 100, -1); err != nil {
-		t.Fatal(err)
-	}
-	testkit.Must(t, w.redis.XTrimMaxLen(ctx, w.keys.Events(w.keys.Partition("user:1")), 2).Err())
-	w.start(&recorder{}, nil)
-	w.eventuallyUsed("user:1", 3)
 	w.eventually("the loss is counted", func() (bool, string) {
 		n := w.sample("events_trimmed_unread_total")
-		return n == 3 && w.pending() == 0, fmt.Sprint(n, w.pending())
+		return n == 9 && w.pending() == 0, fmt.Sprint(n, w.pending())
 	})
+	dead := w.dead(p)
+	if len(dead) != 1 || !strings.HasPrefix(dead[0].Values["reason"].(string), "9 events were trimmed") {
+		t.Fatalf("%v", dead)
+	}
 }
 
 // While the publisher fails, transitions wait, and later they are published in order. After a failover the same
 // transition can be written again, under another stream ID: it is still the same message, and JetStream drops the copy.
 func TestTransitionsWaitInTheOutbox(t *testing.T) {
-	each(t, func(t *testing.T, url string) {
-		ctx := context.Background()
-		w := newWorld(t, url, &windows.Rule{Name: "api", Match: "user:*",
-			Windows: []windows.Window{{Limit: 2, Per: time.Second}}, Hold: time.Millisecond})
-		r, outbox := &recorder{down: true}, w.keys.Outbox(w.keys.Partition("user:1"))
-		stop := w.start(r, nil)
-		const round = "raised 100, throttled 100, released 100, cleared 100"
-		for i := range 3 {
-			w.append(api.Event{Key: "user:1", Count: 2})
-			w.eventually("the key is folded and released", func() (bool, string) {
-				n := w.redis.XLen(ctx, outbox).Val()
-				return n == int64(4*(i+1)), fmt.Sprint(n)
-			})
-		}
-		w.shows("outbox_depth", 12)
-		stop()
-		for _, e := range w.redis.XRange(ctx, outbox, "-", "+").Val() {
-			testkit.Must(t, w.redis.XAdd(ctx, &redis.XAddArgs{Stream: outbox, Values: e.Values}).Err())
-		}
-		if got := r.of("user:1"); got != "" {
-			t.Fatalf("published while down: %s", got)
-		}
-		r.set(false)
-		w.start(r, nil)
-		w.shows("outbox_depth", 0)
-		w.shows("outbox_oldest_seconds", 0)
-		w.told(r, "user:1", round+", "+round+", "+round)
-		if r.copies != 12 {
-			t.Errorf("%d messages came twice, expected 12", r.copies)
-		}
-	})
+	t.Parallel()
+	ctx := context.Background()
+	w := newWorld(t, &windows.Rule{Name: "api", Match: "user:*",
+		Windows: []windows.Window{{Limit: 2, Per: time.Hour}}, Hold: time.Millisecond})
+	r, ahead, p := &recorder{down: true}, w.moveClock(), w.keys.Partition("user:1")
+	outbox := w.keys.Outbox(p)
+	stop := w.start(r, stopAtOnce)
+	const round = "raised 100, throttled 100, released 100, cleared 100"
+	for i := range int64(3) {
+		testkit.Must(t, w.redis.XAdd(ctx, &redis.XAddArgs{Stream: w.keys.Events(p),
+			ID: fmt.Sprintf("%d-*", w.counter.Now()), Values: []any{"key", "user:1", "count", 2}}).Err())
+		w.waiting(p, 4*i+2)
+		ahead.Add(2 * time.Hour.Milliseconds())
+		w.waiting(p, 4*i+4)
+	}
+	w.shows("outbox_depth", 12)
+	stop()
+	for _, e := range w.redis.XRange(ctx, outbox, "-", "+").Val() {
+		testkit.Must(t, w.redis.XAdd(ctx, &redis.XAddArgs{Stream: outbox, Values: e.Values}).Err())
+	}
+	if got := r.of("user:1"); got != "" {
+		t.Fatalf("published while down: %s", got)
+	}
+	r.set(false)
+	w.start(r, nil)
+	w.shows("outbox_depth", 0)
+	w.shows("outbox_oldest_seconds", 0)
+	w.told(r, "user:1", round+", "+round+", "+round)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.copies < 12 { // a relay that was late for its lock publishes more
+		t.Errorf("%d messages came twice, expected 12", r.copies)
+	}
 }
 
 // One relay at a time publishes a partition; when it stops, another one goes on.
 func TestOneRelayAtATime(t *testing.T) {
-	each(t, func(t *testing.T, url string) {
-		w := newWorld(t, url)
-		first, second := &recorder{}, &recorder{}
-		stopFirst := w.start(first, nil)
-		w.eventually("the first relay has all locks", func() (bool, string) {
-			n := w.redis.Exists(context.Background(), w.keys.Relay(0), w.keys.Relay(1), w.keys.Relay(2),
-				w.keys.Relay(3)).Val()
-			return n == 4, fmt.Sprint(n)
-		})
-		w.start(second, nil)
-		w.append(api.Event{Key: "user:1", Count: 10})
-		w.told(first, "user:1", toTheTop)
-		stopFirst()
-		w.append(api.Event{Key: "user:2", Count: 10})
-		w.told(second, "user:2", toTheTop)
-		if second.of("user:1") != "" || first.of("user:2") != "" {
-			t.Fatalf("published twice: %s; %s", second.of("user:1"), first.of("user:2"))
-		}
+	t.Parallel()
+	w := newWorld(t)
+	first, second := &recorder{}, &recorder{}
+	slow := func(c *consumers.Config) { c.LockTTL = 2 * time.Second } // no lock expires, even on a busy machine
+	stopFirst := w.start(first, slow)
+	w.eventually("the first relay has all locks", func() (bool, string) {
+		n := w.redis.Exists(context.Background(), w.keys.Relay(0), w.keys.Relay(1), w.keys.Relay(2),
+			w.keys.Relay(3)).Val()
+		return n == 4, fmt.Sprint(n)
 	})
+	w.start(second, slow)
+	w.append(api.Event{Key: "user:1", Count: 10})
+	w.told(first, "user:1", toTheTop)
+	stopFirst()
+	w.append(api.Event{Key: "user:2", Count: 10})
+	w.told(second, "user:2", toTheTop)
+	if second.of("user:1") != "" || first.of("user:2") != "" {
+		t.Fatalf("published twice: %s; %s", second.of("user:1"), first.of("user:2"))
+	}
 }
 
 // After a read of several events there is a pause, after a read of a single event there is none.
 func TestReadsPauseUnderLoad(t *testing.T) {
-	bothWays(t, func(t *testing.T, url string) {
-		w := newWorld(t, url)
-		var events []api.Event
-		for i := range 3 {
-			events = append(events, api.Event{Key: fmt.Sprintf("user:%d", i), Count: 1})
-		}
-		w.append(events...)
-		var mu sync.Mutex
-		var pauses []time.Duration
-		w.start(&recorder{}, func(c *consumers.Config) {
-			c.ReadPause = time.Millisecond
-			c.OnReadPause(func(d time.Duration) {
-				mu.Lock()
-				defer mu.Unlock()
-				pauses = append(pauses, d)
-			})
-		})
-		check := func(want string) {
-			t.Helper()
-			w.eventually("pauses are "+want, func() (bool, string) {
-				mu.Lock()
-				defer mu.Unlock()
-				return fmt.Sprint(pauses) == want, fmt.Sprint(pauses)
-			})
-		}
-		check("[500µs]")
-		for n := range int64(3) {
-			w.append(api.Event{Key: "user:1", Count: 1})
-			w.eventuallyUsed("user:1", n+2)
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		if len(pauses) != 1 {
-			t.Errorf("pauses %v, expected none after a lone event", pauses)
-		}
+	t.Parallel()
+	w, pauses := newWorld(t), make(chan time.Duration, 10)
+	w.append(api.Event{Key: "user:0", Count: 1}, api.Event{Key: "user:1", Count: 1}, api.Event{Key: "user:2", Count: 1})
+	w.start(&recorder{}, func(c *consumers.Config) {
+		c.ReadPause = time.Millisecond
+		c.OnReadPause(func(d time.Duration) { pauses <- d })
 	})
+	w.eventually("there is a pause", func() (bool, string) { return len(pauses) > 0, "none" })
+	if d := <-pauses; d != 500*time.Microsecond {
+		t.Errorf("a pause of %v, expected 500µs", d)
+	}
+	for n := range int64(3) {
+		w.append(api.Event{Key: "user:1", Count: 1})
+		w.eventuallyUsed("user:1", n+2)
+	}
+	if n := len(pauses); n != 0 {
+		t.Errorf("%d pauses, expected none after a lone event", n)
+	}
 }
 
 // Redis has no memory left: stored events are still folded, levels end, and the relay empties the outbox, which frees
 // memory.
 func TestWorkGoesOnWithoutMemory(t *testing.T) {
+	t.Parallel()
 	own := streamtest.OwnRedis(t, "--maxmemory-policy", "noeviction")
 	ctx := context.Background()
-	w := newWorld(t, own.URL(), &windows.Rule{Name: "api", Match: "user:*",
-		Windows: []windows.Window{{Limit: 2, Per: 3 * time.Second}}, Hold: time.Millisecond})
+	w := newWorldOf(t, own.URL(), 4, &windows.Rule{Name: "api", Match: "user:*",
+		Windows: []windows.Window{{Limit: 2, Per: time.Hour}}, Hold: time.Millisecond})
+	ahead := w.moveClock()
 	w.append(api.Event{Key: "user:1", Count: 2})
 	testkit.Must(t, w.redis.ConfigSet(ctx, "maxmemory", "1").Err())
 	if out := w.log.Append(ctx, []api.Event{{Key: "user:1", Count: 1}}); out.Err == nil || len(out.Refused) != 1 {
@@ -344,85 +303,31 @@ func TestWorkGoesOnWithoutMemory(t *testing.T) {
 	testkit.Must(t, eventlog.NewReader(w.redis, w.keys, "x", w.keys.All()).CreateGroups(ctx))
 	testkit.Must(t, w.redis.ConfigSet(ctx, "maxmemory", "1").Err())
 	w.start(r, nil)
+	w.told(r, "user:1", "raised 100, throttled 100")
+	ahead.Add(2 * time.Hour.Milliseconds())
 	w.told(r, "user:1", "raised 100, throttled 100, released 100, cleared 100")
-}
-
-// The rules change while more keys have a level than one step takes: each of them is examined again.
-func TestRecheckLooksAtEveryKey(t *testing.T) {
-	each(t, func(t *testing.T, url string) {
-		w, r := newWorld(t, url), &recorder{}
-		var events []api.Event
-		const keys = 450
-		for i := range keys {
-			events = append(events, api.Event{Key: fmt.Sprintf("user:%d{x}", i), Count: 10})
-		}
-		w.append(events...)
-		pool, _ := w.run(r, nil)
-		standing := func() (n int64) {
-			for p := range w.keys.Partitions {
-				n += w.redis.ZCard(context.Background(), w.keys.Due(p)).Val()
-			}
-			return n
-		}
-		w.eventually("all keys are throttled", func() (bool, string) {
-			return standing() == keys,
-				fmt.Sprint(standing())
-		})
-		higher, err := windows.NewRules([]*windows.Rule{{Name: "api", Match: "user:*",
-			Windows: []windows.Window{{Limit: 1000, Per: time.Hour}}}})
-		testkit.Must(t, err)
-		w.setRules(higher)
-		pool.Recheck()
-		w.eventually("none is any more", func() (bool, string) { return standing() == 0, fmt.Sprint(standing()) })
-	})
-}
-
-// All parts of a worker meet an outage: its beginning and its end are logged once.
-func TestAWorkerLogsAnOutageOnce(t *testing.T) {
-	own := streamtest.OwnRedis(t)
-	w := newWorld(t, own.URL())
-	var log testkit.Log
-	stop := w.start(&recorder{}, func(c *consumers.Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
-	w.append(api.Event{Key: "user:1", Count: 3})
-	w.eventuallyUsed("user:1", 3)
-	own.Stop()
-	w.eventually("the outage is logged", func() (bool, string) {
-		return strings.Contains(log.String(), "Redis does not answer"), log.String()
-	})
-	own.Start()
-	w.eventually("its end is logged", func() (bool, string) {
-		return strings.Contains(log.String(), "Redis answers again"), log.String()
-	})
-	stop()
-	if n := strings.Count(log.String(), "\n"); n != 2 {
-		t.Errorf("%d lines:\n%s", n, log.String())
-	}
 }
 
 // While Redis is busy, a count of the throttled keys takes long. The next count comes soon all the same.
 func TestThrottledKeysAreCountedAgainSoon(t *testing.T) {
-	each(t, func(t *testing.T, url string) {
-		w := newWorld(t, url)
-		var busy atomic.Bool
-		busy.Store(true)
-		w.work.AddHook(streamtest.OnCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
-			if cmd.Name() == "hscan" && busy.Load() {
-				time.Sleep(300 * time.Millisecond)
-			}
-			return next(ctx, cmd)
-		}))
-		is := func(n float64) func() (bool, string) {
-			return func() (bool, string) { got := w.sample("throttled_keys"); return got == n, fmt.Sprint(got) }
+	t.Parallel()
+	w := newWorld(t)
+	var busy atomic.Bool
+	busy.Store(true)
+	w.work.AddHook(streamtest.OnCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		if cmd.Name() == "hscan" && busy.Load() {
+			time.Sleep(300 * time.Millisecond)
 		}
-		w.append(api.Event{Key: "user:1", Count: 10})
-		w.start(&recorder{}, nil)
-		w.eventually("one key is counted", is(1))
-		busy.Store(false)
-		began := time.Now()
-		testkit.Must(t, w.redis.Del(t.Context(), w.keys.Levels(w.keys.Partition("user:1"))).Err())
-		w.eventually("no key is counted", is(0))
-		if took := time.Since(began); took > 10*time.Second {
-			t.Errorf("counted again after %v, want a moment", took)
-		}
-	})
+		return next(ctx, cmd)
+	}))
+	w.append(api.Event{Key: "user:1", Count: 10})
+	w.start(&recorder{}, nil)
+	w.shows("throttled_keys", 1)
+	busy.Store(false)
+	began := time.Now()
+	testkit.Must(t, w.redis.Del(t.Context(), w.keys.Levels(w.keys.Partition("user:1"))).Err())
+	w.shows("throttled_keys", 0)
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("counted again after %v, want a moment", took)
+	}
 }

@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/streamcounter/streamcounter/internal/eventlog"
-	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 )
 
 // quarantine records the partitions whose own keys are of another type than ours (for example a string in place of a
@@ -20,13 +17,8 @@ import (
 // the other partitions do not wait. Events that were read stay pending, and are claimed when somebody has fixed the
 // key.
 type quarantine struct {
-	redis   redis.UniversalClient
-	keys    *stream.Keys
-	every   time.Duration // between two examinations of a quarantined partition
-	metrics *Metrics
-	log     *slog.Logger
-	outages *outages
-	back    func() // called when a partition is no longer quarantined
+	*shared
+	back func() // called when a partition is no longer quarantined
 
 	mu    sync.Mutex
 	until map[int]time.Time // partition → when to look again
@@ -35,8 +27,8 @@ type quarantine struct {
 // errQuarantined ends work on a partition.
 var errQuarantined = errors.New("the partition is quarantined until its keys are fixed")
 
-// open returns those of the partitions that are not quarantined. The first call after `every` examines a quarantined
-// partition again.
+// open returns those of the partitions that are not quarantined. The first call after QuarantineFor examines a
+// quarantined partition again.
 func (q *quarantine) open(ctx context.Context, parts []int) []int {
 	q.mu.Lock()
 	if len(q.until) == 0 {
@@ -46,7 +38,7 @@ func (q *quarantine) open(ctx context.Context, parts []int) []int {
 	var again []int
 	for _, p := range parts {
 		if at, quarantined := q.until[p]; quarantined && time.Now().After(at) {
-			q.until[p] = time.Now().Add(q.every)
+			q.until[p] = time.Now().Add(q.QuarantineFor)
 			again = append(again, p)
 		}
 	}
@@ -70,7 +62,7 @@ func (q *quarantine) open(ctx context.Context, parts []int) []int {
 // examine reads the types of partitions' own keys from Redis, and reports whether any partition is quarantined. Call
 // it when Redis has refused a command.
 func (q *quarantine) examine(ctx context.Context, parts ...int) (quarantined bool, err error) {
-	for p, is := range eventlog.TypesOf(ctx, q.redis, q.keys, parts) {
+	for p, is := range eventlog.TypesOf(ctx, q.Redis, q.Keys, parts) {
 		switch {
 		case is.Wrong != "":
 			q.begin(p, is.Wrong)
@@ -84,14 +76,24 @@ func (q *quarantine) examine(ctx context.Context, parts ...int) (quarantined boo
 	return quarantined, err
 }
 
+// explains reports whether err is about keys of these partitions that are not ours. Then such a partition is
+// quarantined, and the other partitions need not wait.
+func (q *quarantine) explains(ctx context.Context, err error, parts ...int) bool {
+	if !redisclient.IsRefusal(err) {
+		return false
+	}
+	quarantined, _ := q.examine(ctx, parts...)
+	return quarantined
+}
+
 func (q *quarantine) begin(p int, key string) {
 	q.mu.Lock()
 	_, before := q.until[p]
-	q.until[p] = time.Now().Add(q.every)
+	q.until[p] = time.Now().Add(q.QuarantineFor)
 	q.mu.Unlock()
 	if !before {
-		q.metrics.quarantined.WithLabelValues(label(p)).Set(1)
-		q.log.Error("a foreign key has the wrong type, its partition is quarantined until the key is deleted",
+		q.Metrics.quarantined.WithLabelValues(label(p)).Set(1)
+		q.Log.Error("a foreign key has the wrong type, its partition is quarantined until the key is deleted",
 			"partition", p, "key", key)
 	}
 }
@@ -102,8 +104,8 @@ func (q *quarantine) end(p int) {
 	delete(q.until, p)
 	q.mu.Unlock()
 	if before {
-		q.metrics.quarantined.WithLabelValues(label(p)).Set(0)
-		q.log.Info("a partition is no longer quarantined", "partition", p)
+		q.Metrics.quarantined.WithLabelValues(label(p)).Set(0)
+		q.Log.Info("a partition is no longer quarantined", "partition", p)
 		q.back()
 	}
 }

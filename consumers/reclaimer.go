@@ -4,63 +4,55 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"sync"
+	"time"
 
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/pause"
-	"github.com/streamcounter/streamcounter/internal/redisclient"
 )
 
 // reclaimer takes over the events of workers that have stopped answering, after they have been pending for MinIdle.
 // Taking over from a worker that only slept does no harm: each event is counted only by the fold that acknowledges
 // it.
-type reclaimer struct {
-	*folder
-	config Config
-}
-
-func newReclaimer(f *folder, c Config) *reclaimer {
-	return &reclaimer{folder: f, config: c}
-}
+type reclaimer struct{ *folder }
 
 // run looks for such events until ctx ends, then finishes what it holds, while work lasts. A fold is tried until it
-// succeeds. So on a Cluster, where one server may be down alone, each shard has its own loop.
+// succeeds, so each shard has its own loop.
 func (r *reclaimer) run(ctx, work context.Context) {
-	var shards sync.WaitGroup
-	for _, parts := range eventlog.Shards(r.redis, r.keys.All()) {
-		shards.Go(func() { r.runShard(ctx, work, parts) })
-	}
-	shards.Wait()
+	r.eachShard(func(parts []int) { r.runShard(ctx, work, parts) })
 }
 
 // retireEvery is how many rounds pass between two searches for consumers that are gone, which are not urgent.
 const retireEvery = 10
 
+// claim returns pending events of partition p, from cursor on, like eventlog.Reader.Claim.
+type claim func(p int, cursor string) (b eventlog.Batch, next string, err error)
+
 func (r *reclaimer) runShard(ctx, work context.Context, parts []int) {
-	reader := eventlog.NewReader(r.redis, r.keys, r.config.Consumer, parts)
+	reader := eventlog.NewReader(r.Redis, r.Keys, r.Consumer, parts)
+	claim := func(p int, cursor string) (eventlog.Batch, string, error) {
+		batch, next, err := reader.Claim(work, p, r.MinIdle, cursor, r.MaxBatch)
+		r.Metrics.claims.Add(float64(len(batch.Messages)))
+		return batch, next, err
+	}
 	for round := 0; ctx.Err() == nil; round++ {
-		failed := r.reclaimAll(ctx, work, reader, r.quarantine.open(work, parts))
+		failed := r.reclaimAll(ctx, work, reader, r.quarantine.open(work, parts), claim)
 		if round%retireEvery == 0 && ctx.Err() == nil {
 			// Workers that died long ago have no pending events any more.
-			failed = cmp.Or(failed, r.retire(work, parts, "", 20*r.config.MinIdle))
+			failed = cmp.Or(failed, r.retire(work, parts, "", 20*r.MinIdle))
 		}
 		r.outages.note("taking over events of other workers", parts[0], failed)
-		if !pause.For(ctx, r.config.MinIdle/2) {
+		if !pause.For(ctx, r.MinIdle/2) {
 			return
 		}
 	}
 }
 
-// reclaimAll claims and folds the pending events of these partitions once, and looks for trimmed events. It returns
+// reclaimAll claims and folds pending events of these partitions once, and looks for trimmed events. It returns
 // the first error, after all partitions were tried.
-func (r *reclaimer) reclaimAll(ctx, work context.Context, reader *eventlog.Reader, parts []int) (failed error) {
+func (f *folder) reclaimAll(ctx, work context.Context, reader *eventlog.Reader, parts []int, claim claim) (
+	failed error) {
 	note := func(err error, parts ...int) {
-		if redisclient.IsRefusal(err) {
-			if quarantined, _ := r.quarantine.examine(work, parts...); quarantined {
-				return
-			}
-		}
-		if !errors.Is(err, errQuarantined) {
+		if !f.quarantine.explains(work, err, parts...) && !errors.Is(err, errQuarantined) {
 			failed = cmp.Or(failed, err)
 		}
 	}
@@ -68,25 +60,26 @@ func (r *reclaimer) reclaimAll(ctx, work context.Context, reader *eventlog.Reade
 		if ctx.Err() != nil {
 			return failed
 		}
-		note(r.reclaim(ctx, work, reader, p), p)
+		if err := f.reclaim(ctx, work, p, claim); err != nil {
+			note(partitionError{p, err}, p)
+		}
 	}
 	if ctx.Err() == nil {
-		note(r.dead.ofGaps(work, parts...), parts...)
+		note(f.dead.ofGaps(work, parts...), parts...)
 	}
 	return failed
 }
 
 // reclaim goes once through the pending events of partition p. A step can return no event although more are pending:
 // only the cursor says when it is done.
-func (r *reclaimer) reclaim(ctx, work context.Context, reader *eventlog.Reader, p int) error {
+func (f *folder) reclaim(ctx, work context.Context, p int, claim claim) error {
 	cursor := "0-0"
 	for ctx.Err() == nil {
-		batch, next, err := reader.Claim(work, p, r.config.MinIdle, cursor, r.config.MaxBatch)
+		batch, next, err := claim(p, cursor)
 		if err != nil {
 			return err
 		}
-		r.metrics.claims.Add(float64(len(batch.Messages)))
-		if err := errors.Join(r.fold(work, batch)...); err != nil {
+		if err := errors.Join(f.fold(work, batch)...); err != nil {
 			return err
 		}
 		if next == "0-0" {
@@ -95,4 +88,15 @@ func (r *reclaimer) reclaim(ctx, work context.Context, reader *eventlog.Reader, 
 		cursor = next
 	}
 	return nil
+}
+
+// retire removes a consumer from the groups of partitions of one server. It also removes consumers that were idle for
+// longer than idle (0: none of these). A consumer that has pending events stays.
+func (f *folder) retire(ctx context.Context, parts []int, consumer string, idle time.Duration) error {
+	events := make([]string, len(parts))
+	for i, p := range parts {
+		events[i] = f.Keys.Events(p)
+	}
+	_, err := f.lua.Retire(ctx, events, eventlog.Group, consumer, idle.Milliseconds())
+	return err
 }

@@ -64,13 +64,12 @@ func (s *sweeper) rescan(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if s.config.onRescan != nil {
-			s.config.onRescan()
+		if s.onRescan != nil {
+			s.onRescan()
 		}
 		changed, done := s.changes.take()
 		if changed != nil {
-			itself := func(key string) string { return key }
-			err := s.sweepWhere(ctx, changed, itself)
+			err := s.sweepWhere(ctx, changed, func(key string) string { return key })
 			if ctx.Err() != nil {
 				return
 			}
@@ -95,13 +94,13 @@ func (s *sweeper) sweepWhere(ctx context.Context, changed func(key string) bool,
 		keys := waiting[p]
 		waiting[p] = nil
 		began := time.Now()
-		if err := s.look(ctx, p, keys); err != nil && !s.isQuarantined(ctx, p, err) {
+		if err := s.lookAll(ctx, p, keys); err != nil {
 			return err
 		}
 		pause.For(ctx, time.Since(began))
 		return nil
 	}
-	err := s.counter.EachKey(ctx, s.rules(), func(p int, key string) error {
+	err := s.Counter.EachKey(ctx, s.Rules(), func(p int, key string) error {
 		if !changed(key) {
 			return nil
 		}

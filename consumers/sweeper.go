@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
@@ -21,16 +19,10 @@ import (
 // decisions that still hold. Any number of sweepers may run: a sweep reads the present counts and writes what
 // changed.
 type sweeper struct {
-	counter    *counters.Redis
-	held       *reservations.Store
-	rules      func() *windows.Rules
-	config     Config
-	log        *slog.Logger
-	recheck    chan struct{} // examine all keys that have a level
-	left       remaining     // the keys of that round that are not examined yet
-	outages    *outages
-	quarantine *quarantine
-	turns      *turns
+	*shared
+	held    *reservations.Store
+	recheck chan struct{} // examine all keys that have a level
+	left    remaining     // the keys of that round that are not examined yet
 
 	changes    ruleChanges // find other keys that are over a new limit (rescan.go)
 	overridden overridden  // examine keys for which an operator set something
@@ -49,19 +41,14 @@ type sweeper struct {
 // sweeper goes on to the next partition.
 const sweepStep, sweepSteps = 100, 100
 
-func newSweeper(c Config, q *quarantine, t *turns, down *outages) *sweeper {
-	s := &sweeper{counter: c.Counter, held: reservations.New(c.Counter), rules: c.Rules, config: c, log: c.Log,
-		quarantine: q, outages: down, turns: t, recheck: make(chan struct{}, 1), raised: make(chan struct{}, 1),
-		longest: time.Second, patience: longestWait,
-		changes:    ruleChanges{scanned: c.Rules(), some: make(chan struct{}, 1)},
+func newSweeper(all *shared) *sweeper {
+	s := &sweeper{shared: all, held: reservations.New(all.Counter), recheck: make(chan struct{}, 1),
+		raised: make(chan struct{}, 1), longest: time.Second, patience: longestWait,
+		changes:    ruleChanges{scanned: all.Rules(), some: make(chan struct{}, 1)},
 		overridden: overridden{some: make(chan struct{}, 1)}}
-	s.held.Foreign = func(name string) {
-		c.Metrics.corruptCounters.Inc()
-		s.log.Error("a foreign key has the wrong type, a reservation of its user key is forgotten", "key", name)
-	}
-	s.noteOverridden(c.Rules())
-	if len(eventlog.Shards(c.Redis, c.Keys.All())) > 1 {
-		s.patience = c.SweepEvery
+	s.noteOverridden(s.Rules())
+	if len(eventlog.Shards(s.Redis, s.Keys.All())) > 1 {
+		s.patience = s.SweepEvery
 	}
 	return s
 }
@@ -74,7 +61,7 @@ var recheckAfter = []time.Duration{time.Second, 5 * time.Second, time.Minute + 5
 // it when the rules have changed.
 func (s *sweeper) Recheck() {
 	signal(s.recheck)
-	s.changes.add(s.rules())
+	s.changes.add(s.Rules())
 	for _, d := range recheckAfter {
 		time.AfterFunc(d, func() { signal(s.recheck) })
 	}
@@ -110,16 +97,16 @@ func (s *sweeper) run(ctx context.Context) {
 			recheck = nil // start a new round only when this one is over
 		}
 		raised := s.raised
-		if next <= s.config.SweepEvery {
+		if next <= s.SweepEvery {
 			raised = nil
 		}
 		timer := time.NewTimer(next)
 		select {
 		case <-timer.C:
 		case <-raised:
-			pause.For(ctx, s.config.SweepEvery)
+			pause.For(ctx, s.SweepEvery)
 		case <-recheck:
-			s.left.parts = slices.Clone(s.quarantine.open(ctx, s.config.Keys.All()))
+			s.left.parts = slices.Clone(s.quarantine.open(ctx, s.Keys.All()))
 		case <-ctx.Done():
 		}
 		timer.Stop()
@@ -155,7 +142,7 @@ func (s *sweeper) step(ctx context.Context) (err error) {
 	r := &s.left
 	if len(r.keys) == 0 {
 		r.p, r.parts = r.parts[0], r.parts[1:]
-		r.keys, err = s.counter.Levelled(ctx, r.p)
+		r.keys, err = s.Counter.Levelled(ctx, r.p)
 	}
 	if err == nil {
 		step := r.keys[:min(len(r.keys), sweepStep)]
@@ -166,7 +153,7 @@ func (s *sweeper) step(ctx context.Context) (err error) {
 		return nil
 	}
 	r.keys = nil
-	if s.isQuarantined(ctx, r.p, err) {
+	if s.quarantine.explains(ctx, err, r.p) {
 		return nil
 	}
 	return err
@@ -181,14 +168,14 @@ const answerWithin = time.Second
 func (s *sweeper) pass(ctx context.Context) (time.Duration, error) {
 	asking, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
-	open := s.quarantine.open(asking, s.config.Keys.All())
-	due, failed := s.counter.NextDue(asking, open)
+	open := s.quarantine.open(asking, s.Keys.All())
+	due, failed := s.Counter.NextDue(asking, open)
 	if redisclient.IsRefusal(failed) {
 		if quarantined, err := s.quarantine.examine(asking, open...); quarantined {
 			failed = err // what is due in the other partitions is known
 		}
 	}
-	next := s.config.SweepEvery
+	next := s.SweepEvery
 	if len(due) == 0 && failed == nil {
 		next = s.whileNoLevel()
 	}
@@ -197,7 +184,7 @@ func (s *sweeper) pass(ctx context.Context) (time.Duration, error) {
 			next = min(next, time.Duration(min(n.DueMs-n.NowMs, time.Hour.Milliseconds()))*time.Millisecond)
 			continue
 		}
-		if err := s.sweep(ctx, p, n.NowMs); err != nil && !s.isQuarantined(ctx, p, err) {
+		if err := s.sweep(ctx, p, n.NowMs); err != nil && !s.quarantine.explains(ctx, err, p) {
 			failed = errors.Join(failed, err)
 		}
 		next = min(next, 5*time.Millisecond) // more keys may be due in a moment
@@ -209,17 +196,17 @@ func (s *sweeper) pass(ctx context.Context) (time.Duration, error) {
 // level lasts at least for the hold of its rule, so it does not end before the next pass.
 func (s *sweeper) whileNoLevel() time.Duration {
 	wait := s.longest
-	for _, r := range s.rules().List() {
+	for _, r := range s.Rules().List() {
 		if !r.Unlevelled {
 			wait = min(wait, r.Hold)
 		}
 	}
-	return max(wait, s.config.SweepEvery)
+	return max(wait, s.SweepEvery)
 }
 
 func (s *sweeper) sweep(ctx context.Context, p int, now int64) error {
 	for range sweepSteps {
-		keys, err := s.counter.DueRecords(ctx, p, now, sweepStep)
+		keys, err := s.Counter.DueRecords(ctx, p, now, sweepStep)
 		if err != nil {
 			return err
 		}
@@ -228,6 +215,16 @@ func (s *sweeper) sweep(ctx context.Context, p int, now int64) error {
 		}
 		if len(keys) < sweepStep {
 			break
+		}
+	}
+	return nil
+}
+
+// lookAll sweeps records of a partition step by step. It is no error if the partition is quarantined.
+func (s *sweeper) lookAll(ctx context.Context, p int, fields []string) error {
+	for step := range slices.Chunk(fields, sweepStep) {
+		if err := s.look(ctx, p, step); err != nil && !s.quarantine.explains(ctx, err, p) {
+			return err
 		}
 	}
 	return nil
@@ -253,33 +250,23 @@ func (s *sweeper) look(ctx context.Context, p int, fields []string) (failed erro
 // again later. So neither other records nor other partitions wait for them.
 func (s *sweeper) lookAt(ctx context.Context, p int, kind string, fields []string) error {
 	var corrupt int64
-	err := s.turns.take(p, func(rules *windows.Rules) (err error) {
+	err := s.inTurn(p, func(rules *windows.Rules) (err error) {
 		_, corrupt, err = s.held.Sweep(ctx, p, rules, fields)
 		return err
 	})
 	step := kind + " of partition " + label(p)
 	if err == nil {
 		s.outages.note(step, p, nil)
-	} else if redisclient.IsRefusal(err) && !s.isQuarantined(ctx, p, err) {
-		if name := eventlog.TypesOf(ctx, s.config.Redis, s.config.Keys, []int{p})[p].Beside; name != "" {
+	} else if redisclient.IsRefusal(err) && !s.quarantine.explains(ctx, err, p) {
+		if name := eventlog.TypesOf(ctx, s.Redis, s.Keys, []int{p})[p].Beside; name != "" {
 			err = fmt.Errorf("a foreign key has the wrong type: %s: %w", name, err)
 		}
 		s.outages.note(step, p, err)
-		err = s.counter.Postpone(ctx, p, fields, s.config.QuarantineFor)
+		err = s.Counter.Postpone(ctx, p, fields, s.QuarantineFor)
 	}
 	if corrupt > 0 {
-		s.config.Metrics.corruptLevels.Add(float64(corrupt))
-		s.log.Warn("corrupt records of levels are removed", "partition", p, "records", corrupt)
+		s.Metrics.corruptLevels.Add(float64(corrupt))
+		s.Log.Warn("corrupt records of levels are removed", "partition", p, "records", corrupt)
 	}
 	return err
-}
-
-// isQuarantined reports whether err is about keys of the partition that are not ours. The partition is quarantined
-// then, and the other partitions need not wait.
-func (s *sweeper) isQuarantined(ctx context.Context, p int, err error) bool {
-	if !redisclient.IsRefusal(err) {
-		return false
-	}
-	quarantined, _ := s.quarantine.examine(ctx, p)
-	return quarantined
 }

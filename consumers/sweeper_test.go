@@ -18,6 +18,8 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -33,14 +35,13 @@ func (nowhere) Publish(context.Context, []api.Transition, int) error { return ni
 // whichever keys that round has reached.
 func TestDueReleasesGoFirst(t *testing.T) {
 	const levelled = 10*sweepStep + 1
-	ctx, now := t.Context(), &atomic.Int64{}
-	now.Store(time.Now().UnixMilli())
-	pool, rules := sweeping(t, now,
+	ctx := t.Context()
+	pool, rules, now := sweeping(t,
 		&windows.Rule{Name: "long", Match: "long:*", Windows: []windows.Window{{Limit: 1, Per: time.Hour}}},
 		&windows.Rule{Name: "short", Match: "short:*", Windows: []windows.Window{{Limit: 1, Per: 2 * time.Second}}})
-	s, keys := pool.sweeper, pool.sweeper.config.Keys
+	s, keys := pool.sweeper, pool.sweeper.Keys
 	take := func(key string) {
-		_, err := s.counter.Check(ctx, []counters.Request{{Plan: rules.Match(key), Key: key, Cost: 1}})
+		_, err := s.Counter.Check(ctx, requests(rules, key))
 		testkit.Must(t, err)
 	}
 	for i := range levelled {
@@ -57,7 +58,7 @@ func TestDueReleasesGoFirst(t *testing.T) {
 		if looked := before - len(s.left.keys); looked > sweepStep {
 			t.Fatalf("one turn looked at %d keys again, expected %d at most", looked, sweepStep)
 		}
-		standing, err := s.counter.Levelled(ctx, keys.Partition("short:1"))
+		standing, err := s.Counter.Levelled(ctx, keys.Partition("short:1"))
 		testkit.Must(t, err)
 		if slices.Contains(standing, "short:1") {
 			t.Fatalf("turn %d: a release that is due was left for the next one", turns)
@@ -69,8 +70,10 @@ func TestDueReleasesGoFirst(t *testing.T) {
 }
 
 // sweeping returns a sweeper on a Redis whose clock the test moves.
-func sweeping(t *testing.T, now *atomic.Int64, list ...*windows.Rule) (*Pool, *windows.Rules) {
+func sweeping(t *testing.T, list ...*windows.Rule) (*Pool, *windows.Rules, *atomic.Int64) {
 	t.Helper()
+	now := &atomic.Int64{}
+	now.Store(time.Now().UnixMilli())
 	c := streamtest.AnyRedis(t)
 	keys, err := stream.NewKeys(streamtest.Prefix(t), 2)
 	testkit.Must(t, err)
@@ -82,18 +85,36 @@ func sweeping(t *testing.T, now *atomic.Int64, list ...*windows.Rule) (*Pool, *w
 		Rules: func() *windows.Rules { return rules }, Metrics: NewMetrics(prometheus.NewRegistry()),
 		SweepEvery: time.Millisecond, Log: slog.New(slog.DiscardHandler)})
 	testkit.Must(t, err)
-	return pool, rules
+	return pool, rules, now
+}
+
+// operated returns the pool with overrides, and the overrides.
+func operated(t *testing.T, pool *Pool) (*Pool, *overrides.All) {
+	t.Helper()
+	c, set := pool.sweeper.Config, pool.sweeper.Counter.NewOverrides(nil)
+	c.Rules = windows.Under(set, c.Rules)
+	pool, err := NewPool(c)
+	testkit.Must(t, err)
+	testkit.Must(t, set.Poll(t.Context()))
+	return pool, set
+}
+
+// requests returns a request of one unit of each key.
+func requests(rules *windows.Rules, keys ...string) (list []counters.Request) {
+	for _, key := range keys {
+		list = append(list, counters.Request{Plan: rules.Match(key), Key: key, Cost: 1})
+	}
+	return list
 }
 
 // A level that ends with a reservation ends at that time, though both are due in one pass.
 func TestALevelEndsWithItsReservation(t *testing.T) {
 	for range 8 { // the order of the records must not be luck
-		ctx, now := t.Context(), &atomic.Int64{}
-		now.Store(time.Now().UnixMilli())
-		pool, rules := sweeping(t, now, &windows.Rule{Name: "r", Match: "*",
+		ctx := t.Context()
+		pool, rules, now := sweeping(t, &windows.Rule{Name: "r", Match: "*",
 			Windows: []windows.Window{{Limit: 1, Per: 1500 * time.Millisecond, InFlight: true}}})
-		c, held := pool.sweeper.config, reservations.New(pool.sweeper.counter)
-		one := []counters.Request{{Plan: rules.Match("k"), Key: "k", Cost: 1}}
+		c, held := pool.sweeper.Config, reservations.New(pool.sweeper.Counter)
+		one := requests(rules, "k")
 		_, err := held.Reserve(ctx, held.ID("a", one), 1500*time.Millisecond, "-", one)
 		testkit.Must(t, err)
 		ends := now.Add(1500)
@@ -109,8 +130,7 @@ func TestALevelEndsWithItsReservation(t *testing.T) {
 
 // While no key has a level, the sweeper waits for the shortest time that a new level lasts.
 func TestNothingStands(t *testing.T) {
-	ctx, now := t.Context(), &atomic.Int64{}
-	now.Store(time.Now().UnixMilli())
+	ctx := t.Context()
 	rule := func(name string, hold time.Duration) *windows.Rule {
 		return &windows.Rule{Name: name, Match: name + ":*", Hold: hold,
 			Windows: []windows.Window{{Limit: 1, Per: time.Minute}}}
@@ -122,7 +142,7 @@ func TestNothingStands(t *testing.T) {
 		time.Second:            {rule("a", time.Hour)},
 		time.Millisecond:       {rule("a", 0), rule("b", time.Hour)},
 	} {
-		pool, rules := sweeping(t, now, list...)
+		pool, rules, _ := sweeping(t, list...)
 		expect := func(want time.Duration) {
 			t.Helper()
 			if next, err := pool.sweeper.pass(ctx); err != nil || next != want {
@@ -130,7 +150,7 @@ func TestNothingStands(t *testing.T) {
 			}
 		}
 		expect(want)
-		_, err := pool.sweeper.counter.Check(ctx, []counters.Request{{Plan: rules.Match("a:1"), Key: "a:1", Cost: 1}})
+		_, err := pool.sweeper.Counter.Check(ctx, requests(rules, "a:1"))
 		testkit.Must(t, err)
 		expect(time.Millisecond) // it can be refunded
 	}
@@ -138,14 +158,12 @@ func TestNothingStands(t *testing.T) {
 
 // A level that an old event raised ends in time, though it began long before the sweeper last looked.
 func TestALevelOfAnOldEvent(t *testing.T) {
-	ctx, now := t.Context(), &atomic.Int64{}
-	began := time.Now().UnixMilli()
-	now.Store(began)
-	pool, _ := sweeping(t, now, &windows.Rule{Name: "r", Match: "*", Hold: time.Minute,
+	ctx := t.Context()
+	pool, _, now := sweeping(t, &windows.Rule{Name: "r", Match: "*", Hold: time.Minute,
 		Windows: []windows.Window{{Limit: 1, Per: 10 * time.Minute}}})
 	s, looked := pool.sweeper, make(chan struct{}, 1)
 	s.longest = time.Hour
-	s.counter.Now = func() int64 {
+	s.Counter.Now = func() int64 {
 		signal(looked)
 		return now.Load()
 	}
@@ -156,36 +174,29 @@ func TestALevelOfAnOldEvent(t *testing.T) {
 	defer stop()
 	<-looked
 
-	p := s.config.Keys.Partition("k")
-	ms := began - (10 * time.Minute).Milliseconds() + 1000
-	id, err := s.config.Redis.XAdd(ctx, &redis.XAddArgs{Stream: s.config.Keys.Events(p), ID: fmt.Sprintf("%d-0", ms),
+	p := s.Keys.Partition("k")
+	ms := now.Load() - (10 * time.Minute).Milliseconds() + 1000
+	id, err := s.Redis.XAdd(ctx, &redis.XAddArgs{Stream: s.Keys.Events(p), ID: fmt.Sprintf("%d-0", ms),
 		Values: []any{"key", "k"}}).Result()
 	testkit.Must(t, err)
-	reader := pool.worker.readers[0]
+	reader := eventlog.NewReader(s.Redis, s.Keys, s.Consumer, s.Keys.All())
 	testkit.Must(t, reader.CreateGroups(ctx))
 	batches, err := reader.Read(ctx, 1, -1)
 	testkit.Must(t, err)
 	testkit.Must(t, errors.Join(pool.worker.fold(ctx, batches...)...))
 	now.Add(2000)
-	streamtest.Eventually(t, 10*time.Second, "the release of "+id, func() (bool, string) {
-		standing, err := s.counter.Levelled(ctx, p)
+	streamtest.Eventually(t, "the release of "+id, func() (bool, string) {
+		standing, err := s.Counter.Levelled(ctx, p)
 		return err == nil && len(standing) == 0, fmt.Sprint(standing, err)
 	})
 }
 
 // The end of an override may be near when its change is noticed.
 func TestAnOverrideEndsSoon(t *testing.T) {
-	ctx, now := t.Context(), &atomic.Int64{}
-	now.Store(time.Now().UnixMilli())
-	pool, rules := sweeping(t, now, &windows.Rule{Name: "r", Match: "*", Hold: time.Minute,
+	pool, rules, _ := sweeping(t, &windows.Rule{Name: "r", Match: "*", Hold: time.Minute,
 		Windows: []windows.Window{{Limit: 1, Per: time.Minute}}})
-	set := pool.sweeper.counter.NewOverrides(nil)
-	c := pool.sweeper.config
-	c.Rules = windows.Under(set, c.Rules)
-	pool, err := NewPool(c)
-	testkit.Must(t, err)
-	testkit.Must(t, set.Load(ctx))
-	_, err = set.Set(ctx, rules.ValidateOverride, api.Override{Key: "k", Block: true}, 300*time.Millisecond)
+	pool, set := operated(t, pool)
+	_, err := set.Set(t.Context(), rules.ValidateOverride, api.Override{Key: "k", Block: true}, 300*time.Millisecond)
 	testkit.Must(t, err)
 	select {
 	case <-pool.sweeper.raised:
@@ -209,33 +220,24 @@ func TestAForeignKeyStopsNoOther(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			name, stops := c.name, c.stops
-			ctx, now := t.Context(), &atomic.Int64{}
-			now.Store(time.Now().UnixMilli())
-			pool, rules := sweeping(t, now, &windows.Rule{Name: "r", Match: "*",
+			ctx := t.Context()
+			pool, rules, now := sweeping(t, &windows.Rule{Name: "r", Match: "*",
 				Windows: []windows.Window{{Limit: 3, Per: 2 * time.Second}}})
-			c, counter := pool.sweeper.config, pool.sweeper.counter
-			set := counter.NewOverrides(nil)
 			var log bytes.Buffer
-			c.Rules, c.Log = windows.Under(set, c.Rules), slog.New(slog.NewTextHandler(&log, nil))
-			pool, err := NewPool(c)
-			testkit.Must(t, err)
-			testkit.Must(t, set.Load(ctx))
+			pool.sweeper.Log = slog.New(slog.NewTextHandler(&log, nil))
+			pool, set := operated(t, pool)
+			c, counter := pool.sweeper.Config, pool.sweeper.Counter
+			counter.ReportCorrupt(nil, c.Log)
 			p, held, told := c.Keys.Partition("k"), reservations.New(counter), "ERR odd"
 
-			requests := func(keys ...string) (list []counters.Request) {
-				for _, key := range keys {
-					list = append(list, counters.Request{Plan: rules.Match(key), Key: key, Cost: 1})
-				}
-				return list
-			}
 			for word, keys := range map[string][]string{"a": {"k"}, "b": {"k", "{k}2"}, "c": {"{k}3"}} {
-				one := requests(keys...)
+				one := requests(rules, keys...)
 				_, err := held.Reserve(ctx, held.ID(word, one), time.Second, "-", one)
 				testkit.Must(t, err)
 			}
-			_, err = set.Set(ctx, rules.ValidateOverride, api.Override{Key: "{k}4", Block: true}, time.Second)
+			_, err := set.Set(ctx, rules.ValidateOverride, api.Override{Key: "{k}4", Block: true}, time.Second)
 			testkit.Must(t, err)
-			odd := held.ID("b", requests("k"))
+			odd := held.ID("b", requests(rules, "k"))
 			if name != nil {
 				told = name(c.Keys, p)
 				testkit.Must(t, c.Redis.Del(ctx, told).Err())
@@ -251,7 +253,7 @@ func TestAForeignKeyStopsNoOther(t *testing.T) {
 				c.Redis.AddHook(streamtest.OnCommand(refuse))
 			}
 			for range 3 {
-				_, err = counter.Check(ctx, requests("{k}5"))
+				_, err = counter.Check(ctx, requests(rules, "{k}5"))
 				testkit.Must(t, err)
 			}
 

@@ -2,26 +2,18 @@ package consumers
 
 import (
 	"context"
-	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
 // throttledKeys counts how many keys each rule throttles, in the partitions that this process relays. So each
 // partition is counted by one process.
 type throttledKeys struct {
-	counter    *counters.Redis
-	held       func() map[int]context.Context
-	quarantine *quarantine
-	gauge      *prometheus.GaugeVec // by rule
-	activity   Activity             // may be nil
-	every      time.Duration
-	log        *slog.Logger
-	seen       map[string]bool // rules that have had throttled keys: their gauges go to 0 and stay
+	*shared
+	seen map[string]bool // rules that have had throttled keys: their gauges go to 0 and stay
 }
 
 // restPerRecord is the shortest pause for each record that was read. Redis reads a record in 2 to 3 µs, so counting
@@ -33,9 +25,9 @@ func (t *throttledKeys) run(ctx context.Context) {
 	for {
 		records, err := t.count(ctx)
 		if err != nil && ctx.Err() == nil {
-			t.log.Debug("counting throttled keys failed", "error", err)
+			t.Log.Debug("counting throttled keys failed", "error", err)
 		}
-		if !pause.For(ctx, max(t.every, time.Duration(records)*restPerRecord)) {
+		if !pause.For(ctx, max(t.GaugesEvery, time.Duration(records)*restPerRecord)) {
 			return
 		}
 	}
@@ -47,23 +39,18 @@ func (t *throttledKeys) count(ctx context.Context) (records int, err error) {
 	for rule := range t.seen {
 		byRule[rule] = 0
 	}
-	held := t.held()
-	parts := make([]int, 0, len(held))
-	for p := range held {
-		parts = append(parts, p)
-	}
-	for _, p := range t.quarantine.open(ctx, parts) {
-		n, err := t.counter.CountThrottled(ctx, p, byRule)
+	for _, p := range t.quarantine.open(ctx, slices.Collect(maps.Keys(t.locks.held()))) {
+		n, err := t.Counter.CountThrottled(ctx, p, byRule)
 		if records += n; err != nil {
 			return records, err
 		}
 	}
 	for rule, n := range byRule {
 		t.seen[rule] = true
-		t.gauge.WithLabelValues(rule).Set(float64(n))
+		t.Metrics.throttled.WithLabelValues(rule).Set(float64(n))
 	}
-	if t.activity != nil {
-		t.activity.Throttled(byRule)
+	if t.Activity != nil {
+		t.Activity.Throttled(byRule)
 	}
 	return records, nil
 }

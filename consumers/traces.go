@@ -5,6 +5,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/tracing"
 )
@@ -12,62 +13,49 @@ import (
 // maxTraced bounds the events of one fold that have a span.
 const maxTraced = 128
 
-// foldSpans are the spans of one fold: one per event that came with a trace, and one for the script call. The
+// startFold starts the spans of a fold: one per event that came with a trace, and one for the script call. The
 // script's span belongs to the trace of the first of these events and has links to the spans of the others. Each
-// event's span has a link to the script's span.
-type foldSpans struct {
-	script tracing.Span
-	events []tracing.Span
-}
-
-// startFold starts the spans of a fold.
-func (f *folder) startFold(ctx context.Context, batches ...eventlog.Batch) (context.Context, *foldSpans) {
-	if f.tracer == nil {
-		return ctx, nil
+// event's span has a link to the script's span. folds get the trace context of the script's span, for the transitions.
+// end ends the spans.
+func (f *folder) startFold(ctx context.Context, batches []eventlog.Batch, folds []counters.Batch) (
+	traced context.Context, end func(error)) {
+	if f.Tracer == nil {
+		return ctx, func(error) {}
 	}
-	s, contexts, messages := &foldSpans{}, []trace.SpanContext{}, 0
+	var spans []tracing.Span
+	contexts, messages := []trace.SpanContext{}, 0
 	for _, b := range batches {
 		messages += len(b.Messages)
 		for _, m := range b.Messages {
 			text, state := m.Trace()
-			if text == "" || len(s.events) == maxTraced {
+			if text == "" || len(spans) == maxTraced {
 				continue
 			}
 			parent := tracing.Parse(text, state)
 			if !parent.IsValid() {
 				continue
 			}
-			_, span := tracing.StartProcess(trace.ContextWithRemoteSpanContext(ctx, parent), f.tracer,
-				f.keys.Events(b.Partition), eventlog.Group, m.ID, b.Partition)
-			s.events, contexts = append(s.events, span), append(contexts, span.Context())
+			_, span := tracing.StartProcess(trace.ContextWithRemoteSpanContext(ctx, parent), f.Tracer,
+				f.Keys.Events(b.Partition), eventlog.Group, m.ID, b.Partition)
+			spans, contexts = append(spans, span), append(contexts, span.Context())
 		}
 	}
-	joined, others := tracing.Shared(ctx, contexts)
-	if joined == ctx {
-		return ctx, s // nothing is sampled
+	traced, others := tracing.Shared(ctx, contexts)
+	var script tracing.Span
+	if traced != ctx { // otherwise nothing is sampled
+		traced, script = tracing.StartScript(traced, f.Tracer, "fold", messages)
 	}
-	joined, s.script = tracing.StartScript(joined, f.tracer, "fold", messages)
-	s.script.Link(others...)
-	for _, span := range s.events {
-		span.Link(s.script.Context())
+	script.Link(others...)
+	for _, span := range spans {
+		span.Link(script.Context())
 	}
-	return joined, s
-}
-
-// trace returns the trace context for the transitions, empty if no event has one.
-func (s *foldSpans) trace() (parent, state string) {
-	if s == nil {
-		return "", ""
+	for i := range folds {
+		folds[i].TraceParent, folds[i].TraceState = tracing.Format(script.Context())
 	}
-	return tracing.Format(s.script.Context())
-}
-
-func (s *foldSpans) end(err error) {
-	if s == nil {
-		return
-	}
-	s.script.End(err)
-	for _, span := range s.events {
-		span.End(err)
+	return traced, func(err error) {
+		script.End(err)
+		for _, span := range spans {
+			span.End(err)
+		}
 	}
 }

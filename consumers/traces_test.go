@@ -2,13 +2,13 @@ package consumers
 
 import (
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/entry"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -21,8 +21,8 @@ func TestSpansOfAFold(t *testing.T) {
 	keys, err := stream.NewKeys("sc", 1)
 	testkit.Must(t, err)
 	recorder := tracetest.NewSpanRecorder()
-	f := &folder{keys: keys, log: slog.New(slog.DiscardHandler),
-		tracer: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("test")}
+	f := &folder{shared: &shared{Config: Config{Keys: keys,
+		Tracer: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("test")}}}
 	message := func(parent string) entry.Message {
 		return entry.Message{ID: "1-0", Values: map[string]any{"key": "k", "traceparent": parent}}
 	}
@@ -36,11 +36,10 @@ func TestSpansOfAFold(t *testing.T) {
 	for n := range 2 * maxTraced {
 		messages = append(messages, message("00-"+trace(n+1)+"-00f067aa0ba902b7-01"))
 	}
-	_, spans := f.startFold(t.Context(), eventlog.Batch{Messages: messages})
-	parent, _ := spans.trace()
-	spans.end(nil)
-	if !strings.HasPrefix(parent, "00-"+trace(1)+"-") {
-		t.Errorf("transitions get %q, want the trace of the first event", parent)
+	batches, folds := []eventlog.Batch{{Messages: messages}}, make([]counters.Batch, 1)
+	_, end := f.startFold(t.Context(), batches, folds)
+	if end(nil); !strings.HasPrefix(folds[0].TraceParent, "00-"+trace(1)+"-") {
+		t.Errorf("transitions get %q, want the trace of the first event", folds[0].TraceParent)
 	}
 	ended := recorder.Ended()
 	if len(ended) != maxTraced+1 {
@@ -57,13 +56,13 @@ func TestSpansOfAFold(t *testing.T) {
 		}
 	}
 
-	ctx, none := f.startFold(t.Context(), eventlog.Batch{Messages: messages[:5]})
-	parent, _ = none.trace()
-	if none.end(nil); ctx != t.Context() || parent != "" || len(recorder.Ended()) != maxTraced+1 {
-		t.Errorf("spans without a trace: %q", parent)
+	batches[0].Messages = messages[:5]
+	ctx, end := f.startFold(t.Context(), batches, folds)
+	if end(nil); ctx != t.Context() || folds[0].TraceParent != "" || len(recorder.Ended()) != maxTraced+1 {
+		t.Errorf("spans without a trace: %q", folds[0].TraceParent)
 	}
-	f.tracer = nil
-	if n := testing.AllocsPerRun(100, func() { f.startFold(ctx, eventlog.Batch{Messages: messages}) }); n > 1 {
+	f.Tracer = nil
+	if n := testing.AllocsPerRun(100, func() { f.startFold(ctx, batches, folds) }); n > 1 {
 		t.Errorf("%v allocations without a tracer", n)
 	}
 }

@@ -8,52 +8,35 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/pause"
-	"github.com/streamcounter/streamcounter/internal/redisclient"
 )
 
 // worker reads the events of every partition as one consumer of the group and folds them, with one script call per
 // read, or on a Cluster one per partition. A read takes the events that have come since the last fold, up to a bound.
 // So batches grow when events come faster than they are folded. A short pause between reads makes them grow a little
 // earlier. A single event is folded at once.
-type worker struct {
-	*folder
-	config  Config
-	readers []*eventlog.Reader
-	parts   [][]int
-}
-
-func newWorker(f *folder, c Config) *worker {
-	w := &worker{folder: f, config: c, parts: eventlog.Shards(c.Redis, c.Keys.All())}
-	for _, parts := range w.parts {
-		w.readers = append(w.readers, eventlog.NewReader(c.Blocking, c.Keys, c.Consumer, parts))
-	}
-	return w
-}
+type worker struct{ *folder }
 
 // run reads and folds until ctx ends. Then it finishes what it holds, while work lasts, and leaves the group. Events
 // that it could not finish stay pending for other workers.
 func (w *worker) run(ctx, work context.Context) {
-	var shards sync.WaitGroup
-	for i, reader := range w.readers {
-		shards.Go(func() { w.runShard(ctx, work, reader, w.parts[i]) })
-	}
-	shards.Wait()
+	w.eachShard(func(parts []int) { w.runShard(ctx, work, parts) })
 	var failed error
-	for _, parts := range w.parts {
-		failed = errors.Join(failed, w.retire(work, parts, w.config.Consumer, 0))
+	for _, parts := range eventlog.Shards(w.Redis, w.Keys.All()) {
+		failed = errors.Join(failed, w.retire(work, parts, w.Consumer, 0))
 	}
 	if failed != nil {
-		w.log.Warn("leaving the consumer groups failed", "error", failed)
+		w.Log.Warn("leaving the consumer groups failed", "error", failed)
 	}
 }
 
-func (w *worker) runShard(ctx, work context.Context, reader *eventlog.Reader, parts []int) {
+func (w *worker) runShard(ctx, work context.Context, parts []int) {
 	var wait backoff
+	reader := eventlog.NewReader(w.Blocking, w.Keys, w.Consumer, parts)
 	// Create all groups before the first read: the embedded Redis returns entries of the first streams and then finds
 	// no group at the next stream. If this fails, Read creates the missing groups. It fails if Redis is out of
 	// memory, even if all groups exist.
 	if err := reader.CreateGroups(work); err != nil {
-		w.log.Debug("creating the consumer groups failed", "error", err)
+		w.Log.Debug("creating the consumer groups failed", "error", err)
 	}
 	check, unseen := true, error(nil) // unseen: why some partitions were not examined
 	for ctx.Err() == nil {
@@ -64,15 +47,21 @@ func (w *worker) runShard(ctx, work context.Context, reader *eventlog.Reader, pa
 		}
 		open := w.quarantine.open(work, parts)
 		if len(open) == 0 {
-			pause.For(ctx, w.config.Block)
+			pause.For(ctx, w.Block)
 			continue
 		}
 		reader.Take(open)
-		batches, err := reader.Read(work, w.config.MaxBatch, w.config.Block)
-		if redisclient.IsRefusal(err) {
-			if quarantined, _ := w.quarantine.examine(work, open...); quarantined {
-				continue
+		batches, err := reader.Read(work, w.MaxBatch, w.Block)
+		if lost := err; errors.Is(lost, eventlog.ErrReplyLost) {
+			err = w.reclaimAll(ctx, work, reader, open, func(p int, cursor string) (eventlog.Batch, string, error) {
+				return reader.Own(work, p, cursor)
+			})
+			if err == nil {
+				w.Log.Warn("reading fewer events at a time", "partitions", open, "error", lost)
 			}
+		}
+		if w.quarantine.explains(work, err, open...) {
+			continue
 		}
 		w.outages.note("reading events", parts[0], err)
 		if err != nil {
@@ -83,7 +72,7 @@ func (w *worker) runShard(ctx, work context.Context, reader *eventlog.Reader, pa
 		check = w.behind(batches) || unseen != nil
 		w.foldAll(work, batches)
 		if d := w.pauseAfter(batches); d > 0 {
-			w.config.readPause(ctx, d)
+			w.readPause(ctx, d)
 		}
 	}
 }
@@ -95,7 +84,7 @@ func (w *worker) foldAll(work context.Context, batches []eventlog.Batch) {
 		folds.Go(func() {
 			for i, err := range w.fold(work, call...) {
 				if err != nil && !errors.Is(err, errQuarantined) {
-					w.log.Warn("stopped before a batch was counted; another worker will take it over", "partition",
+					w.Log.Warn("stopped before a batch was counted; another worker will take it over", "partition",
 						call[i].Partition, "events", len(call[i].Messages), "error", err)
 				}
 			}
@@ -109,7 +98,7 @@ func (w *worker) foldAll(work context.Context, batches []eventlog.Batch) {
 func (w *worker) calls(batches []eventlog.Batch) (calls [][]eventlog.Batch) {
 	from, events := 0, 0
 	for i, b := range batches {
-		if i > from && (events+len(b.Messages) > w.config.MaxBatch || w.config.separately) {
+		if i > from && (events+len(b.Messages) > w.MaxBatch || w.separately) {
 			calls, from, events = append(calls, batches[from:i]), i, 0
 		}
 		events += len(b.Messages)
@@ -131,18 +120,18 @@ const pausePerEvent = 250 * time.Microsecond
 func (w *worker) pauseAfter(batches []eventlog.Batch) time.Duration {
 	events := 0
 	for _, b := range batches {
-		if len(b.Messages) >= w.config.MaxBatch {
+		if len(b.Messages) >= w.MaxBatch {
 			return 0
 		}
 		events += len(b.Messages)
 	}
-	return min(time.Duration(max(events-1, 0))*pausePerEvent, w.config.ReadPause)
+	return min(time.Duration(max(events-1, 0))*pausePerEvent, w.ReadPause)
 }
 
 // behind reports whether the oldest event just read had waited so long that other events may be trimmed before they
 // are read.
 func (w *worker) behind(batches []eventlog.Batch) bool {
-	late := time.Now().Add(-w.config.Retention / 4).UnixMilli()
+	late := time.Now().Add(-w.Retention / 4).UnixMilli()
 	for _, b := range batches {
 		if len(b.Messages) > 0 && b.Messages[0].Ms() < late {
 			return true

@@ -2,11 +2,15 @@ package consumers
 
 import (
 	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/streamcounter/streamcounter/internal/entry"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/windows"
 )
 
 // read returns batches of the given numbers of events, of the partitions from 0 on.
@@ -16,6 +20,8 @@ func read(events ...int) (batches []eventlog.Batch) {
 	}
 	return batches
 }
+
+func workerOf(c Config) *worker { return &worker{folder: &folder{shared: &shared{Config: c}}} }
 
 func TestReadsAreDividedAmongCalls(t *testing.T) {
 	for _, c := range []struct {
@@ -32,7 +38,7 @@ func TestReadsAreDividedAmongCalls(t *testing.T) {
 		{[]int{100, 100, 1, 99, 1}, false, "[[100] [100] [1 99] [1]]"},
 		{[]int{60, 30, 30, 70, 30}, false, "[[60 30] [30 70] [30]]"},
 	} {
-		w := &worker{config: Config{MaxBatch: 100, separately: c.separately}}
+		w := workerOf(Config{MaxBatch: 100, separately: c.separately})
 		got := [][]int{}
 		for _, call := range w.calls(read(c.read...)) {
 			var sizes []int
@@ -48,7 +54,7 @@ func TestReadsAreDividedAmongCalls(t *testing.T) {
 }
 
 func TestPausesBetweenReads(t *testing.T) {
-	w := &worker{config: Config{MaxBatch: 100, ReadPause: 2 * time.Millisecond}}
+	w := workerOf(Config{MaxBatch: 100, ReadPause: 2 * time.Millisecond})
 	for _, c := range []struct {
 		read []int
 		want time.Duration
@@ -65,7 +71,7 @@ func TestPausesBetweenReads(t *testing.T) {
 			t.Errorf("%v: %v, expected %v", c.read, got, c.want)
 		}
 	}
-	w.config.ReadPause = -1
+	w.ReadPause = -1
 	if got := w.pauseAfter(read(9)); got > 0 {
 		t.Errorf("without pauses: %v", got)
 	}
@@ -74,7 +80,7 @@ func TestPausesBetweenReads(t *testing.T) {
 // At a steady rate the pause converges: to none below some thousand events a second, and to the whole pause above
 // that rate, whatever it was before. A read and a fold take 150 µs here.
 func TestPausesFollowTheRate(t *testing.T) {
-	w := &worker{config: Config{MaxBatch: 1000, ReadPause: 2 * time.Millisecond}}
+	w := workerOf(Config{MaxBatch: 1000, ReadPause: 2 * time.Millisecond})
 	const busy = 150 * time.Microsecond
 	for _, c := range []struct {
 		rate        float64 // events a second
@@ -97,4 +103,28 @@ func TestPausesFollowTheRate(t *testing.T) {
 			}
 		}
 	}
+}
+
+// No code reads the rules for a partition while other code examines it.
+func TestRulesAreReadInTurn(t *testing.T) {
+	var looking atomic.Bool
+	all := shared{turns: make([]sync.Mutex, 2), Config: Config{Rules: func() *windows.Rules {
+		if looking.Swap(true) {
+			t.Error("the rules are read while another looks by those of before")
+		}
+		return nil
+	}}}
+	var lookers sync.WaitGroup
+	for range 8 {
+		lookers.Go(func() {
+			for range 100 {
+				_ = all.inTurn(1, func(*windows.Rules) error {
+					runtime.Gosched()
+					looking.Store(false)
+					return nil
+				})
+			}
+		})
+	}
+	lookers.Wait()
 }

@@ -39,9 +39,18 @@ type world struct {
 	changed  atomic.Pointer[windows.Rules] // nil until setRules
 }
 
-func newWorld(t testing.TB, url string, rules ...*windows.Rule) *world {
+// newWorld returns a world of four partitions on a real Redis, or on an embedded one if there is no real one.
+func newWorld(t testing.TB, rules ...*windows.Rule) *world {
 	t.Helper()
-	return newWorldOf(t, url, 4, rules...)
+	return newWorldOf(t, anyRedis(t), 4, rules...)
+}
+
+func anyRedis(t testing.TB) string {
+	t.Helper()
+	if streamtest.HasRedis(t) {
+		return streamtest.Redis(t)
+	}
+	return "redis://" + streamtest.EmbeddedRedis(t).Addr()
 }
 
 func newWorldOf(t testing.TB, url string, partitions int, rules ...*windows.Rule) *world {
@@ -51,7 +60,7 @@ func newWorldOf(t testing.TB, url string, partitions int, rules ...*windows.Rule
 			Alerts: []int{50}}}
 	}
 	w := &world{t: t, url: url, redis: client(t, url), registry: prometheus.NewRegistry()}
-	if url == sharedURL {
+	if streamtest.HasRedis(t) && url == streamtest.Redis(t) {
 		w.url = streamtest.RedisAs(t, "work")
 	}
 	w.work = client(t, w.url)
@@ -63,6 +72,7 @@ func newWorldOf(t testing.TB, url string, partitions int, rules ...*windows.Rule
 		t.Fatal(err)
 	}
 	w.counter = counters.New(w.work, w.keys)
+	w.counter.ReportCorrupt(w.registry, slog.New(slog.DiscardHandler))
 	if w.log, err = stream.NewLog(w.redis, w.keys, time.Hour); err != nil {
 		t.Fatal(err)
 	}
@@ -83,38 +93,20 @@ func client(t testing.TB, url string) redis.UniversalClient {
 	return c
 }
 
-// each runs a test in parallel on a real Redis, or on an embedded one if there is no real one.
-func each(t *testing.T, test func(t *testing.T, url string)) {
-	t.Helper()
-	real := streamtest.HasRedis(t)
-	t.Run("redis", func(t *testing.T) {
-		url := shared(t)
-		t.Parallel()
-		test(t, url)
-	})
-	if !real {
-		t.Run("embedded", func(t *testing.T) {
+// bothWays runs a test in parallel: once with one script call for all partitions of a read, and once with a call for
+// each partition.
+func bothWays(t *testing.T, test func(t *testing.T)) {
+	t.Parallel()
+	for _, how := range []string{"together", separately} {
+		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			test(t, "redis://"+streamtest.EmbeddedRedis(t).Addr())
+			test(t)
 		})
 	}
 }
 
-// bothWays runs a test as each does: once with one script call for all partitions of a read, and once with a call for
-// each partition.
-func bothWays(t *testing.T, test func(t *testing.T, url string)) {
-	t.Run("together", func(t *testing.T) { each(t, test) })
-	t.Run("separately", func(t *testing.T) { each(t, test) })
-}
-
-// sharedURL is the URL of the shared Redis, after a test has asked for it.
-var sharedURL string
-
-func shared(t testing.TB) string {
-	t.Helper()
-	sharedURL = streamtest.Redis(t)
-	return sharedURL
-}
+// separately is in the name of a test whose pools make a separate script call for each partition.
+const separately = "separately"
 
 // setRules changes the rules of running pools.
 func (w *world) setRules(r *windows.Rules) { w.changed.Store(r) }
@@ -133,6 +125,9 @@ func (w *world) start(p consumers.Publisher, change func(*consumers.Config)) (st
 	return stop
 }
 
+// stopAtOnce is for pools whose publisher fails: a stop would wait for it.
+func stopAtOnce(c *consumers.Config) { c.DrainTimeout = 10 * time.Millisecond }
+
 func (w *world) run(p consumers.Publisher, change func(*consumers.Config)) (*consumers.Pool, func()) {
 	w.t.Helper()
 	c := consumers.Config{
@@ -142,7 +137,7 @@ func (w *world) run(p consumers.Publisher, change func(*consumers.Config)) (*con
 		SweepEvery: 5 * time.Millisecond, GaugesEvery: 20 * time.Millisecond, QuarantineFor: 50 * time.Millisecond,
 		Log: slog.New(slog.DiscardHandler),
 	}
-	if strings.Contains(w.t.Name(), "/separately/") {
+	if strings.HasSuffix(w.t.Name(), separately) {
 		c.FoldSeparately()
 	}
 	if change != nil {
@@ -164,6 +159,14 @@ func (w *world) run(p consumers.Publisher, change func(*consumers.Config)) (*con
 	return pool, stop
 }
 
+// moveClock has the counter take its time from a clock that is ahead by what the test adds. A window of an hour then
+// ends when the test says so, and not before a slow machine has counted the event.
+func (w *world) moveClock() (ahead *atomic.Int64) {
+	ahead = &atomic.Int64{}
+	w.counter.Now = func() int64 { return time.Now().UnixMilli() + ahead.Load() }
+	return ahead
+}
+
 func (w *world) append(events ...api.Event) {
 	w.t.Helper()
 	if out := w.log.Append(context.Background(), events); out.Err != nil {
@@ -180,7 +183,7 @@ func (w *world) used(key string) int64 {
 
 func (w *world) eventually(what string, check func() (bool, string)) {
 	w.t.Helper()
-	streamtest.Eventually(w.t, 30*time.Second, what, check)
+	streamtest.Eventually(w.t, what, check)
 }
 
 func (w *world) eventuallyUsed(key string, want int64) {
@@ -194,7 +197,7 @@ func (w *world) eventuallyUsed(key string, want int64) {
 	})
 }
 
-// told waits until the recorder has received these transitions of a key.
+// told waits until the recorder has these transitions of a key.
 func (w *world) told(r *recorder, key, want string) {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("the transitions of %s are %q", key, want), func() (bool, string) {
@@ -208,6 +211,15 @@ func (w *world) shows(metric string, want float64) {
 	w.eventually(fmt.Sprintf("%s is %v", metric, want), func() (bool, string) {
 		n := w.sample(metric)
 		return n == want, fmt.Sprint(n)
+	})
+}
+
+// waiting waits until the outbox of a partition has n transitions.
+func (w *world) waiting(p int, n int64) {
+	w.t.Helper()
+	w.eventually(fmt.Sprintf("%d transitions wait in the outbox of %d", n, p), func() (bool, string) {
+		got := w.redis.XLen(context.Background(), w.keys.Outbox(p)).Val()
+		return got == n, fmt.Sprint(got)
 	})
 }
 
@@ -275,8 +287,10 @@ func (w *world) pending() (n int64) {
 	return n
 }
 
-// recorder is a publisher that records what it receives. While `down` it fails.
+// recorder is a publisher that records what it receives, or what next has taken if there is one. While `down` it
+// fails.
 type recorder struct {
+	next consumers.Publisher
 	mu   sync.Mutex
 	ids  map[string]bool
 	seen []string
@@ -286,7 +300,12 @@ type recorder struct {
 	copies int
 }
 
-func (r *recorder) Publish(_ context.Context, list []api.Transition, _ int) error {
+func (r *recorder) Publish(ctx context.Context, list []api.Transition, resent int) error {
+	if r.next != nil {
+		if err := r.next.Publish(ctx, list, resent); err != nil {
+			return err
+		}
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.down {
@@ -324,3 +343,5 @@ func (r *recorder) of(key string) string {
 	}
 	return strings.Join(out, ", ")
 }
+
+func TestMain(m *testing.M) { streamtest.Main(m) }

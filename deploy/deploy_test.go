@@ -1,7 +1,6 @@
 package deploy_test
 
 import (
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,11 +11,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"go.yaml.in/yaml/v4"
+
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
-	"go.yaml.in/yaml/v4"
 )
 
 func TestRulesLoad(t *testing.T) {
@@ -85,11 +85,9 @@ func read(t *testing.T, name string) string {
 
 // Redis takes every setting of redis.conf, and has it afterwards.
 func TestRedisTakesItsConfiguration(t *testing.T) {
-	b, err := os.ReadFile("redis.conf")
-	testkit.Must(t, err)
 	var args []string
 	want := map[string]string{}
-	for line := range strings.Lines(string(b)) {
+	for line := range strings.Lines(read(t, "redis.conf")) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if name == "" || name[0] == '#' || name == "dir" { // the test's own directory serves
 			continue
@@ -180,28 +178,15 @@ func TestAlertsAreInTheRunbook(t *testing.T) {
 	}
 }
 
-// A metric that was renamed would leave its alert silent forever.
+// A metric that was renamed would leave its alert silent forever. internal/node proves that the docs list each metric.
 func TestAlertsNameMetricsThatExist(t *testing.T) {
-	var source strings.Builder
-	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		b, err := os.ReadFile(path)
-		source.Write(b)
-		return err
-	})
-	testkit.Must(t, err)
-	alerts, err := os.ReadFile("alerts.yml")
-	testkit.Must(t, err)
-	names := regexp.MustCompile(`streamcounter(_[a-z]+)+`).FindAllString(string(alerts), -1)
+	known := testkit.DocumentedMetrics(t, "../docs/metrics.md")
+	names := regexp.MustCompile(`streamcounter(_[a-z]+)+`).FindAllString(read(t, "alerts.yml"), -1)
 	if len(names) == 0 {
 		t.Fatal("alerts.yml names no metric")
 	}
 	for _, name := range names {
-		name = strings.TrimSuffix(name, "_bucket") // of a histogram
-		short := strings.TrimPrefix(name, "streamcounter_")
-		if !strings.Contains(source.String(), `"`+name+`"`) && !strings.Contains(source.String(), `"`+short+`"`) {
+		if _, ok := known[strings.TrimSuffix(name, "_bucket")]; !ok {
 			t.Errorf("alerts.yml asks for %s, which nothing counts", name)
 		}
 	}
@@ -227,20 +212,23 @@ func TestComposeHasBounds(t *testing.T) {
 	}
 }
 
-// The chart, whose own test runs where it changes, sets what the program knows.
-func TestChartSetsSettings(t *testing.T) {
-	known, setting := read(t, "../docs/settings.md"), regexp.MustCompile(`name: (STREAMCOUNTER_\w+)[,\s]`)
-	templates, err := filepath.Glob("helm/streamcounter/templates/*")
-	testkit.Must(t, err)
+// The chart, whose own test runs where it changes, and the units of systemd set what the program knows.
+func TestEverySettingIsOne(t *testing.T) {
+	known := read(t, "../docs/settings.md")
+	setting := regexp.MustCompile(`(?m)(?:name: |^Environment=)(STREAMCOUNTER_\w+)[,\s=]`)
 	names := 0
-	for _, file := range append(templates, "kubernetes.yaml") {
-		for _, m := range setting.FindAllStringSubmatch(read(t, file), -1) {
-			if names++; !strings.Contains(known, "`"+strings.TrimSuffix(m[1], "_FILE")+"`") {
-				t.Errorf("%s: %s is not a setting", file, m[1])
+	for _, pattern := range []string{"helm/streamcounter/templates/*", "kubernetes.yaml", "systemd/*.service"} {
+		files, err := filepath.Glob(pattern)
+		testkit.Must(t, err)
+		for _, file := range files {
+			for _, m := range setting.FindAllStringSubmatch(read(t, file), -1) {
+				if names++; !strings.Contains(known, "`"+strings.TrimSuffix(m[1], "_FILE")+"`") {
+					t.Errorf("%s: %s is not a setting", file, m[1])
+				}
 			}
 		}
 	}
-	if names < 20 {
+	if names < 30 {
 		t.Errorf("%d settings found", names)
 	}
 }

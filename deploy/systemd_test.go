@@ -37,18 +37,3 @@ func TestSystemdUnits(t *testing.T) {
 		}
 	}
 }
-
-// The settings that units give are settings.
-func TestSystemdUnitsNameSettings(t *testing.T) {
-	docs := read(t, "../docs/settings.md")
-	for _, unit := range []string{"systemd/streamcounter-serve.service", "systemd/streamcounter-work.service"} {
-		for line := range strings.Lines(read(t, unit)) {
-			if setting, ok := strings.CutPrefix(line, "Environment="); ok {
-				name, _, _ := strings.Cut(setting, "=")
-				if !strings.Contains(docs, "`"+strings.TrimSuffix(name, "_FILE")+"`") {
-					t.Errorf("%s sets %s, which is no setting", unit, name)
-				}
-			}
-		}
-	}
-}

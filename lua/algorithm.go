@@ -10,7 +10,7 @@ type Algorithm struct {
 	tells   bool // its hook told (plan.lua) adds two integers to each state of a key
 }
 
-// Promise defines exactly how many units a window holds at a time. internal/streamtest/oracle.go
+// Promise defines exactly how many units a window holds at a time. internal/counters/oracle_test.go
 // has a recount for each promise. The tests compare every algorithm with it.
 type Promise string
 
@@ -39,29 +39,23 @@ var Algorithms = []Algorithm{
 // unnamed are the algorithms that no rule names. Each also has a Go file.
 var unnamed = []Algorithm{calendar, distinct, penalty}
 
-var (
-	all        = slices.Concat(Algorithms, unnamed)
-	allNames   = namesOf(func(Algorithm) bool { return true })
-	exactNames = namesOf(func(a Algorithm) bool { return a.Promise == EveryUnit })
-)
+var all = slices.Concat(Algorithms, unnamed)
 
-func namesOf(wanted func(Algorithm) bool) (names []string) {
+// AlgorithmNames returns the names of Algorithms, in their order.
+func AlgorithmNames() (names []string) {
 	for _, a := range Algorithms {
-		if wanted(a) {
-			names = append(names, a.Name)
-		}
+		names = append(names, a.Name)
 	}
 	return names
 }
 
-// AlgorithmNames returns the names of Algorithms, in their order.
-func AlgorithmNames() []string { return slices.Clone(allNames) }
-
 // Exact returns the names of the algorithms that promise EveryUnit.
-func Exact() []string { return slices.Clone(exactNames) }
+func Exact() []string {
+	return slices.DeleteFunc(AlgorithmNames(), func(name string) bool { return !IsExact(name) })
+}
 
 // IsExact reports whether an algorithm of this name promises EveryUnit.
-func IsExact(name string) bool { return slices.Contains(exactNames, name) }
+func IsExact(name string) bool { return PromiseOf(name) == EveryUnit }
 
 // PromiseOf returns the promise of an algorithm; "" if there is none of that name.
 func PromiseOf(name string) Promise { return named(name).Promise }

@@ -1,9 +1,6 @@
 package lua
 
-import (
-	"context"
-	"fmt"
-)
+import "context"
 
 // Process is a process that runs, and the fingerprint of its rules.
 type Process struct {
@@ -15,27 +12,10 @@ type Process struct {
 // SinceMs. It returns all processes that run, with p, and Redis's time.
 func (s *Server) Announce(ctx context.Context, key string, now Now, p Process, ms int64) (all []Process,
 	nowMs int64, err error) {
-	const op = "announce"
-	v, err := s.call(ctx, op, nil, []string{key}, []any{now.arg(), p.Name, p.Fingerprint, ms})
-	if err != nil {
-		return nil, 0, fmt.Errorf("%s script: %w", op, err)
+	r := s.call(ctx, "announce", nil, []string{key}, []any{now.arg(), p.Name, p.Fingerprint, ms})
+	nowMs = r.integer()
+	for r.at < len(r.list) {
+		all = append(all, Process{Name: next[string](&r), Fingerprint: next[string](&r), SinceMs: r.integer()})
 	}
-	wrong := fmt.Errorf("%s script: reply %v, expected the time and three values per process", op, v)
-	list, ok := v.([]any)
-	if !ok || len(list)%3 != 1 {
-		return nil, 0, wrong
-	}
-	if nowMs, ok = list[0].(int64); !ok {
-		return nil, 0, wrong
-	}
-	for i := 1; i < len(list); i += 3 {
-		name, named := list[i].(string)
-		print, printed := list[i+1].(string)
-		since, timed := list[i+2].(int64)
-		if !named || !printed || !timed {
-			return nil, 0, wrong
-		}
-		all = append(all, Process{name, print, since})
-	}
-	return all, nowMs, nil
+	return all, nowMs, r.end()
 }

@@ -1,8 +1,6 @@
 package lua
 
-import (
-	"context"
-)
+import "context"
 
 // CheckPartition names the keys of one partition that checks touch.
 type CheckPartition struct{ Levels, Due, Outbox string }
@@ -83,50 +81,43 @@ type CheckCall struct {
 // Check runs check.lua. It is not safe to send again, because that would charge twice, except if
 // all calls are in Remember.
 func (s *Server) Check(ctx context.Context, a CheckArgs) (CheckReply, error) {
-	keys, args, algorithms := a.encode()
-	plan := func(it CheckItem) *Plan { return a.Plans[a.Keys[it.Key].Plan] }
-	want, items, last := 1, 0, -1
+	keys, args := a.encode()
+	items, last := 0, -1
 	for _, call := range a.Calls {
-		want++
 		items += len(call)
 		for i, it := range call {
 			args = it.appendTo(args, last, i < len(call)-1)
 			last = it.Key
-			want += 2 + plan(it).stateSize() + plan(it).shadows()
 		}
 	}
-	n, err := s.integers(ctx, "check", algorithms, keys, args, want)
-	if err != nil {
-		return CheckReply{}, err
+	r := s.call(ctx, "check", a.Plans, keys, args)
+	if r.err != nil {
+		return CheckReply{}, r.err
 	}
-	reply := CheckReply{Transitions: n[0], Calls: make([]CheckCall, len(a.Calls))}
-	n = n[1:]
+	out := CheckReply{Transitions: r.integer(), Calls: make([]CheckCall, len(a.Calls))}
 	results := make([]CheckResult, items)
 	for i, call := range a.Calls {
-		got := CheckCall{Allowed: n[0]%2 == 1, Replayed: n[0] == 2 || n[0] == 3, OtherBody: n[0] == 4,
+		n := r.integer()
+		got := CheckCall{Allowed: n%2 == 1, Replayed: n == 2 || n == 3, OtherBody: n == 4,
 			Items: results[:len(call):len(call)]}
-		n, results = n[1:], results[len(call):]
+		results = results[len(call):]
 		for j, it := range call {
-			got.Items[j], n = plan(it).resultWithShadows(n)
+			got.Items[j] = r.answerWithShadows(a.Plans[a.Keys[it.Key].Plan])
 		}
-		reply.Calls[i] = got
+		out.Calls[i] = got
 	}
-	return reply, nil
+	return out, r.end()
 }
 
 // encode returns the keys, and the arguments before those of the checks.
-func (a *CheckArgs) encode() (keys []string, args []any, algorithms []string) {
+func (a *CheckArgs) encode() (keys []string, args []any) {
 	keys = make([]string, 0, 3*len(a.Partitions)+len(a.Keys)+len(a.Remember))
 	for _, p := range a.Partitions {
 		keys = append(keys, p.Levels, p.Due, p.Outbox)
 	}
 	args = append(make([]any, 0, 8+len(a.Plans)+4*len(a.Keys)), a.Now.arg(),
 		len(a.Partitions)+16384*(len(a.Plans)+4096*len(a.Remember)))
-	algorithms = make([]string, 0, 1)
-	for _, p := range a.Plans {
-		args = append(args, p.Text())
-		algorithms = p.addAlgorithms(algorithms)
-	}
+	args = appendTexts(args, a.Plans)
 	for _, m := range a.Remember {
 		args = append(args, m.Call+1, m.TTLMs, m.Fingerprint)
 	}
@@ -147,7 +138,7 @@ func (a *CheckArgs) encode() (keys []string, args []any, algorithms []string) {
 	for _, m := range a.Remember {
 		keys = append(keys, m.Name)
 	}
-	return keys, args, algorithms
+	return keys, args
 }
 
 // appendTo adds a check to the arguments. `last` is the key of the check before. more: another check of the call

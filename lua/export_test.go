@@ -4,6 +4,9 @@ import "context"
 
 // Call runs an operation with the arguments of a test.
 func (s *Server) Call(ctx context.Context, op string, keys []string, args []any) error {
-	_, err := s.call(ctx, op, AlgorithmNames(), keys, args)
-	return err
+	all := &Plan{}
+	for _, name := range AlgorithmNames() {
+		all.Meters = append(all.Meters, Meter{Algorithm: name})
+	}
+	return s.call(ctx, op, []*Plan{all}, keys, args).err
 }

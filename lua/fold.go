@@ -1,8 +1,6 @@
 package lua
 
-import (
-	"context"
-)
+import "context"
 
 // FoldGroup is one or more events of one key with the same count.
 type FoldGroup struct {
@@ -21,7 +19,7 @@ type FoldKey struct {
 
 // FoldSection is the keys that share a plan.
 type FoldSection struct {
-	Plan *Plan
+	Plan int // index into FoldArgs.Plans
 	Keys []FoldKey
 }
 
@@ -38,6 +36,7 @@ type FoldArgs struct {
 	RememberMs int64 // how long ids are remembered
 	// TraceParent and TraceState are written with the transitions, for their publisher; empty: none.
 	TraceParent, TraceState string
+	Plans                   []*Plan
 	Partitions              []FoldPartition
 }
 
@@ -48,47 +47,44 @@ type FoldReply struct {
 	AlreadyCounted int64 // counted before, by any worker
 	Duplicate      int64 // sent before by their producer, with the same id
 	Transitions    int64 // levels that changed, in the outbox
-	Corrupt        int64 // meters that held foreign data; they start again from zero
 }
 
 // sectionKeys is the largest number of keys in a section (section_at in plan.lua).
 const sectionKeys = 8191
 
-// encode returns the arguments of fold.lua.
-func (a *FoldArgs) encode() (keys []string, args []any, algorithms []string) {
-	names, values := 5*len(a.Partitions), 8
+// Fold runs fold.lua. It is safe to send again: no event is counted twice.
+func (s *Server) Fold(ctx context.Context, a FoldArgs) (FoldReply, error) {
+	names, values := 5*len(a.Partitions), 8+len(a.Plans)
 	for _, p := range a.Partitions {
 		for _, section := range p.Sections {
-			names += len(section.Keys) * len(section.Plan.Meters)
+			names += len(section.Keys) * len(a.Plans[section.Plan].Meters)
 			values += 2 + 3*len(section.Keys)
 		}
 	}
-	keys, args = make([]string, 0, names), make([]any, 0, values)
-	var plans planNumbers
+	keys, args := make([]string, 0, names), make([]any, 0, values)
 	for _, p := range a.Partitions {
 		keys = append(keys, p.Events, p.Levels, p.Due, p.Outbox, p.IDs)
-		for _, section := range p.Sections {
-			plans.of(section.Plan)
-		}
 	}
-	args = append(args, a.Now.arg(), a.Group, a.RememberMs, len(a.Partitions)+16384*len(plans.texts))
-	args = append(args, plans.texts...)
-	alone := len(plans.texts) == 1 && len(a.Partitions) == 1
+	args = append(args, a.Now.arg(), a.Group, a.RememberMs, len(a.Partitions)+16384*len(a.Plans))
+	args = appendTexts(args, a.Plans)
+	alone := len(a.Plans) == 1 && len(a.Partitions) == 1
 	for i, p := range a.Partitions {
-		for _, s := range p.Sections {
-			for n := range s.Keys {
-				if left := len(s.Keys) - n; n%sectionKeys == 0 && !alone {
-					args = append(args, section(min(left, sectionKeys), plans.of(s.Plan), i+1))
+		for _, of := range p.Sections {
+			for n := range of.Keys {
+				if left := len(of.Keys) - n; n%sectionKeys == 0 && !alone {
+					args = append(args, section(min(left, sectionKeys), of.Plan+1, i+1))
 				}
-				keys = append(keys, s.Keys[n].Meters...)
-				args = s.Keys[n].appendTo(args)
+				keys = append(keys, of.Keys[n].Meters...)
+				args = of.Keys[n].appendTo(args)
 			}
 		}
 	}
 	if a.TraceParent != "" {
 		args = append(args, a.TraceParent+" "+a.TraceState)
 	}
-	return keys, args, plans.algorithms
+	r := s.call(ctx, "fold", a.Plans, keys, args)
+	return FoldReply{Folded: r.integer(), Late: r.integer(), AlreadyCounted: r.integer(), Duplicate: r.integer(),
+		Transitions: r.integer()}, r.end()
 }
 
 func (k *FoldKey) appendTo(args []any) []any {
@@ -108,15 +104,4 @@ func (k *FoldKey) appendTo(args []any) []any {
 		args = appendValues(args, g.Values)
 	}
 	return args
-}
-
-// Fold runs fold.lua. It is safe to send again: no event is counted twice.
-func (s *Server) Fold(ctx context.Context, a FoldArgs) (FoldReply, error) {
-	keys, args, algorithms := a.encode()
-	n, err := s.integers(ctx, "fold", algorithms, keys, args, 6)
-	if err != nil {
-		return FoldReply{}, err
-	}
-	return FoldReply{Folded: n[0], Late: n[1], AlreadyCounted: n[2], Duplicate: n[3], Transitions: n[4],
-		Corrupt: n[5]}, nil
 }

@@ -1,8 +1,6 @@
 package lua
 
-import (
-	"context"
-)
+import "context"
 
 // LeaseArgs is the request of a process for units of a key, so that it can answer from memory.
 type LeaseArgs struct {
@@ -29,19 +27,11 @@ type LeaseReply struct {
 // LeaseUnits runs lease-units.lua. It is not safe to send again: if the outcome is unknown, the
 // lease must no longer be used, and is charged when it expires.
 func (s *Server) LeaseUnits(ctx context.Context, a LeaseArgs) (LeaseReply, error) {
-	keys, args, algorithms := a.encode(a.TTLMs, a.Had, a.Keep, a.Want, a.Least)
-	plan := a.Keys[0].Plan
-	want := 4
-	if plan != nil {
-		want += 2 + plan.stateSize()
+	a.Keys[0].Policy = "l" // a reset does not remove these units
+	r := s.callReservation(ctx, "lease-units", a.ReservationArgs, a.TTLMs, a.Had, a.Keep, a.Want, a.Least)
+	out := LeaseReply{Stood: r.integer() == 1, Units: r.integer(), Resets: r.integer(), Transitions: r.integer()}
+	if plan := a.Keys[0].Plan; plan != nil {
+		out.Key = r.answer(plan)
 	}
-	n, err := s.integers(ctx, "lease-units", algorithms, keys, args, want)
-	if err != nil {
-		return LeaseReply{}, err
-	}
-	reply := LeaseReply{Stood: n[0] == 1, Units: n[1], Resets: n[2], Transitions: n[3]}
-	if plan != nil {
-		reply.Key, _ = plan.result(n[4:], true)
-	}
-	return reply, nil
+	return out, r.end()
 }

@@ -24,7 +24,7 @@ end
 --   text      its record in the hash of levels (records.lua); nil: not read yet; false: there is none
 --   crossed(s, w, threshold)  returns the time of the entry that made window w reach the threshold; nil: now
 --   falling   levels may go down, and a record may pass from one rule to another
---   restate   the throttle decision is published again in any case
+--   restate   the throttle decision is published again in any case, with a version above this number
 --   refunded  levels may end earlier than the record says
 --   was_free  no throttle holds before this call's charges (a sweep may be late), and the plan has the hook throttled
 -- `before` is the state before the charges; nil: s is.
@@ -242,12 +242,16 @@ local function decide(x, list)
   end
 end
 
--- shorten makes the levels of a key end earlier, because units were given back.
-local function shorten(s, rule, list)
+-- move makes the levels of a key end earlier, because units were given back, or at the end of the period that a
+-- changed rule has: only a meter by_clock has periods.
+local function move(s, rule, list)
   for _, w in ipairs(list) do
-    local ends = w.reached < top_of(w) and s.now or free_at(s, w.index, w.threshold - 1)
-    if top_of(w) == 100 and not rule.shadow then ends = max(ends, denied_until(s)) end
-    w.till = min(w.till, ends)
+    local m = s.meters[s.plan.meter_of[w.index]]
+    if s.refunded or m and m.meter.by_clock then
+      local ends = w.reached < top_of(w) and s.now or free_at(s, w.index, w.threshold - 1)
+      if top_of(w) == 100 and not rule.shadow then ends = max(ends, denied_until(s)) end
+      w.till = (s.refunded or w.reached < top_of(w)) and min(w.till, ends) or ends
+    end
   end
 end
 
@@ -257,10 +261,11 @@ end
 local function judge_rule(s, rule, before, field, text)
   local rec = parse_record(text, s.now)
   local x = about(s.place, s.key, field, s.now, rec)
-  x.s, x.hold = s, rule.hold
+  x.s, x.hold, rec.version = s, rule.hold, max(rec.version, s.restate or 0)
   if rec.rule and rec.rule ~= rule.name then
     if not s.falling then return 0 end
     end_all(x)
+    if not rule.shadow and denied_until(s) > s.now then s.plan.released(s) end
   end
   local same_algorithm = not rec.rule or rec.algorithm == rule.algorithm
   x.rule, x.shadow, x.in_flight, rec.rule = rule.name, rule.shadow, rule.in_flight, rule.name
@@ -269,7 +274,7 @@ local function judge_rule(s, rule, before, field, text)
   local list, crossed = raise(s, rule, rec, before)
   for _, r in ipairs(crossed) do emit(x, 'raised', r.pct, r.window, r.used, r.since, r.till) end
   local changed = rec.corrupt or #crossed > 0 or crossed.throttled or s.refunded and #list > 0
-  if s.refunded then shorten(s, rule, list) end
+  if s.refunded or s.falling then move(s, rule, list) end
   if s.falling then
     for _, w in ipairs(list) do lower(s, rule, w, same_algorithm) end
   elseif not changed then

@@ -23,6 +23,10 @@ type Server struct {
 	// plain: the server has no Redis Functions, and scripts with a first line for their flags do not work there either.
 	plain    atomic.Bool
 	prepared atomic.Bool // Prepare has succeeded
+
+	// Corrupt is called with the name of each key in Redis that an operation found corrupt or foreign. The key counts
+	// as empty, and the next write replaces it. Set Corrupt before the first call; nil: nothing is called.
+	Corrupt func(name string)
 }
 
 // NewServer returns a Server for a client.
@@ -46,7 +50,7 @@ var freeing = map[string]bool{"fold": true, "sweep": true, "reset": true, "settl
 
 // call runs an operation of the library. If a check must not write, because memory is full or replicas are missing, it
 // is tried as a look, which succeeds if the check is denied and none of its levels changes.
-func (s *Server) call(ctx context.Context, op string, algorithms, keys []string, args []any) (any, error) {
+func (s *Server) call(ctx context.Context, op string, plans []*Plan, keys []string, args []any) reply {
 	args = append(args, op) // run_operation in library.lua takes the name from the last argument
 	as := writes
 	switch {
@@ -55,39 +59,52 @@ func (s *Server) call(ctx context.Context, op string, algorithms, keys []string,
 	case freeing[op]:
 		as = frees
 	}
-	v, err := s.run(ctx, op, as, algorithms, keys, args)
+	v, err := s.run(ctx, op, as, plans, keys, args)
 	if op == "check" && (hasPrefix(err, "OOM") || hasPrefix(err, "NOREPLICAS")) {
 		args[len(args)-1] = "look"
-		if v, err := s.run(ctx, op, looks, algorithms, keys, args); err == nil {
-			return v, nil
+		if seen, failed := s.run(ctx, op, looks, plans, keys, args); failed == nil {
+			v, err = seen, nil
 		}
 	}
-	return v, err
-}
-
-// run runs an operation as a function, or as a script with the algorithms that it needs. It falls back to the script
-// only if the server has answered that nothing has run.
-func (s *Server) run(ctx context.Context, op string, as function, algorithms, keys []string, args []any) (any, error) {
-	if time.Now().UnixMilli() >= s.noFunctions.Load() {
-		v, err := fcallOn(ctx, s.client, as, keys, args)
-		if isNotFound(err) {
-			var loaded bool
-			if loaded, err = s.load(ctx, keys[0]); err != nil {
-				return nil, err
-			}
-			err = errNoFunctions
-			if loaded {
-				v, err = fcallOn(ctx, s.client, as, keys, args)
+	if err != nil {
+		return reply{op: op, err: fmt.Errorf("%s script: %w", op, err)}
+	}
+	list, several := v.([]any)
+	if !several {
+		list = []any{v}
+	}
+	if last := len(list) - 1; last >= 0 {
+		if corrupt, ok := list[last].([]any); ok {
+			list = list[:last]
+			for _, name := range corrupt {
+				s.ReportCorrupt(fmt.Sprint(name))
 			}
 		}
+	}
+	return reply{op: op, list: list}
+}
+
+// ReportCorrupt calls Corrupt.
+func (s *Server) ReportCorrupt(name string) {
+	if s.Corrupt != nil {
+		s.Corrupt(name)
+	}
+}
+
+// run runs an operation as a function, or as a script with the algorithms that the plans need. It falls back to the
+// script only if the server has answered that nothing has run.
+func (s *Server) run(ctx context.Context, op string, as function, plans []*Plan, keys []string, args []any) (any,
+	error) {
+	if time.Now().UnixMilli() >= s.noFunctions.Load() {
+		v, err := s.callOn(ctx, s.client, as, keys, args)
 		if !s.mayFallBack(err) {
 			return v, err
 		}
 	}
-	return s.script(op, as, algorithms).Run(ctx, s.client, keys, args...).Result()
+	return s.script(op, as, plans).Run(ctx, s.client, keys, args...).Result()
 }
 
-// errNoFunctions: the server has not accepted the library. loadOn has set how long calls run as scripts then.
+// errNoFunctions: the server has not accepted the library. load has set how long calls run as scripts then.
 var errNoFunctions = errors.New("the server takes no library")
 
 // mayFallBack reports whether a call has not run because the server has no such function. If so, it sets how long
@@ -115,6 +132,25 @@ func (s *Server) mayFallBack(err error) bool {
 
 func (s *Server) refused(d time.Duration) { s.noFunctions.Store(time.Now().Add(d).UnixMilli()) }
 
+// callOn calls a function on a server, or on the master of a Cluster that has the first key. If the library is not
+// there, callOn loads it and calls once more.
+func (s *Server) callOn(ctx context.Context, c redis.Cmdable, as function, keys []string, args []any) (any, error) {
+	v, err := fcallOn(ctx, c, as, keys, args)
+	if !isNotFound(err) {
+		return v, err
+	}
+	server := c
+	if cluster, ok := c.(*redis.ClusterClient); ok {
+		if server, err = cluster.MasterForKey(ctx, keys[0]); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.load(ctx, server); err != nil {
+		return nil, err
+	}
+	return fcallOn(ctx, c, as, keys, args)
+}
+
 func fcallOn(ctx context.Context, c redis.Cmdable, as function, keys []string, args []any) (any, error) {
 	name := Library().Name + string(as)
 	if as == looks {
@@ -124,8 +160,8 @@ func fcallOn(ctx context.Context, c redis.Cmdable, as function, keys []string, a
 }
 
 // Prepare loads the library on each server, so that the first call is not slow. If a server accepts no functions, it
-// compiles the most used scripts of these algorithms. It returns no error: the first call returns it.
-func (s *Server) Prepare(ctx context.Context, algorithms []string) {
+// compiles the most used scripts of these plans. It returns no error: the first call returns it.
+func (s *Server) Prepare(ctx context.Context, plans []*Plan) {
 	if s.prepared.Load() || time.Now().UnixMilli() < s.noFunctions.Load() && !s.plain.Load() {
 		return
 	}
@@ -141,8 +177,15 @@ func (s *Server) Prepare(ctx context.Context, algorithms []string) {
 	case isUnknownCommand(err):
 		s.plain.Store(true)
 		s.refused(unknownFor)
-		for _, op := range []string{"check", "fold"} {
-			_ = s.script(op, writes, algorithms).Run(ctx, s.client, nil, "none").Err() // there is no such operation
+		compiled := map[*redis.Script]bool{}
+		for _, p := range plans {
+			for _, op := range []string{"check", "fold"} {
+				script := s.script(op, writes, []*Plan{p})
+				if !compiled[script] {
+					compiled[script] = true
+					_ = script.Run(ctx, s.client, nil, "none").Err() // there is no such operation
+				}
+			}
 		}
 	}
 }
@@ -150,17 +193,11 @@ func (s *Server) Prepare(ctx context.Context, algorithms []string) {
 // prepare loads the library on one server, if it is not there, and calls it once, because the first call runs all of
 // its code.
 func (s *Server) prepare(ctx context.Context, c redis.Cmdable) error {
-	_, err := fcallOn(ctx, c, looks, nil, []any{"none"})
-	if isNotFound(err) {
-		var loaded bool
-		if loaded, err = s.loadOn(ctx, c); loaded {
-			_, err = fcallOn(ctx, c, looks, nil, []any{"none"})
-		}
-	}
+	_, err := s.callOn(ctx, c, looks, nil, []any{"none"})
 	if mayNotCall(err) {
 		s.refused(forbiddenFor)
 	}
-	if hasPrefix(err, "ERR no operation") {
+	if hasPrefix(err, "ERR no operation") || errors.Is(err, errNoFunctions) {
 		return nil
 	}
 	return err
@@ -187,33 +224,21 @@ func isThere(err error) bool {
 	return err == nil || errors.As(err, &answered) && strings.Contains(answered.Error(), "already exists")
 }
 
-// load loads the library on the server that has a key. It returns false if the server does not accept it.
-func (s *Server) load(ctx context.Context, key string) (bool, error) {
-	var c redis.Cmdable = s.client
-	if cluster, ok := s.client.(*redis.ClusterClient); ok {
-		master, err := cluster.MasterForKey(ctx, key)
-		if err != nil {
-			return false, err
-		}
-		c = master
-	}
-	return s.loadOn(ctx, c)
-}
-
-func (s *Server) loadOn(ctx context.Context, c redis.Cmdable) (bool, error) {
+// load loads the library on a server. It returns errNoFunctions if the server does not accept it.
+func (s *Server) load(ctx context.Context, c redis.Cmdable) error {
 	err := c.FunctionLoad(ctx, Library().Text).Err()
 	var answered redis.Error
 	switch {
 	case isThere(err):
-		return true, nil
+		return nil
 	case !errors.As(err, &answered):
-		return false, fmt.Errorf("loading the library: %w", err)
+		return fmt.Errorf("loading the library: %w", err)
 	case hasPrefix(err, "NOPERM"):
 		s.refused(forbiddenFor)
 	default:
 		s.refused(busyFor)
 	}
-	return false, nil
+	return errNoFunctions
 }
 
 func isNotFound(err error) bool       { return hasPrefix(err, "ERR Function not found") }
@@ -233,8 +258,8 @@ func hasPrefix(err error, prefix string) bool {
 var scripts sync.Map // its text's head/operation/algorithms → *redis.Script
 
 // script returns the operation as a script. The script's first line has the flags of the function.
-func (s *Server) script(op string, as function, algorithms []string) *redis.Script {
-	head := ""
+func (s *Server) script(op string, as function, plans []*Plan) *redis.Script {
+	head, algorithms := "", algorithmsOf(plans)
 	if !s.plain.Load() {
 		head = "#!lua"
 		if flags[as] != "" {

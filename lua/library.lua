@@ -29,14 +29,14 @@ local MIN_EXPIRY_MS
 -- with Redis's words. Each operation returns it after it has read all keys, and before it writes anything. (Only
 -- fold.lua also returns one after its writes: see acked.)
 local refusal
-local corrupt_counters -- how many meters were found corrupt
-local clock_ms         -- the time, once clock was called
-local used_states      -- how many states of keys are in use (state.lua)
+local corrupt_counters = {} -- the names of the meters that were found corrupt
+local clock_ms              -- the time, once clock was called
+local used_states           -- how many states of keys are in use (state.lua)
 -- trace is the W3C trace context, nil if the call is not traced: traceparent, a space and tracestate, which
 -- may be empty. It is written with the transitions (levels.lua).
 local trace
 
--- run_operation runs the operation that the last argument names.
+-- run_operation runs the operation that the last argument names. Its reply ends with corrupt_counters, if it has any.
 local function run_operation(keys, args)
   KEYS, ARGV = keys, args
   local last = #args
@@ -44,8 +44,11 @@ local function run_operation(keys, args)
   if not operation then return {err = 'ERR no operation ' .. tostring(args[last])} end
   args[last] = nil
   MIN_EXPIRY_MS = args[1] ~= '' and 600000 or 0
-  refusal, corrupt_counters, used_states, trace = nil, 0, 0, nil
-  return operation()
+  refusal, used_states, trace = nil, 0, nil
+  if corrupt_counters[1] then corrupt_counters = {} end
+  local reply = operation()
+  if corrupt_counters[1] then reply[#reply + 1] = corrupt_counters end
+  return reply
 end
 
 -- int formats every integer that leaves Lua. It is exact below 2^53, but `..` and tostring round
@@ -85,10 +88,9 @@ local function clock()
   return clock_ms
 end
 
--- A meter's key may hold data that the library has not written: another type, text
--- instead of numbers, a time that no clock has reached. Such a meter is corrupt: it
--- counts as empty, and the next write replaces it. So every value that is read from a meter
--- is compared with bounds, and no value that was read can cause an error after the first write.
+-- A meter's key may hold data that the library has not written: another type, text instead of numbers, a time that no
+-- clock has reached. Such a meter is corrupt: it counts as empty, and the next write replaces it. So every value that
+-- is read from a meter is compared with bounds, and no value that was read can cause an error after the first write.
 local DAY = 86400000 -- ms that the newest event of a meter may be ahead of the clock
 
 -- is_wrong_type returns true for the error of a key of another type. Any other error ends the script.

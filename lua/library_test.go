@@ -11,7 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -238,7 +237,7 @@ func TestLibraryThroughAFailoverAndAMove(t *testing.T) {
 	again := func(what string) {
 		t.Helper()
 		// For a moment the client may know only the old master. Then calls run by EVALSHA for a second.
-		streamtest.Eventually(t, 30*time.Second, "checks are answered by functions after "+what, func() (bool, string) {
+		streamtest.Eventually(t, "checks are answered by functions after "+what, func() (bool, string) {
 			_, err := checked(t.Context(), s, "k")
 			if err != nil {
 				return false, err.Error()
@@ -312,7 +311,7 @@ func TestAFailedCallLeavesNothingBehind(t *testing.T) {
 	testkit.Must(t, c.Set(ctx, "sc:{1}:levels", "x", 0).Err())
 	calendar := []any{(&lua.Plan{Meters: []lua.Meter{{Algorithm: lua.Calendar, SpanMs: 1, Windows: []int{1}}},
 		Rules: []lua.Rule{{Name: "api", Algorithm: "month", Windows: []lua.Window{{Ms: 1, Limit: 10,
-			Steps: []int64{80, 8, 100, 10}, ID: 101, FromMs: 5}}}}}).Text()}
+			Steps: []int64{80, 8, 100, 10}, ID: 101, FromMs: 5, NextMs: 1}}}}}).Text()}
 	one := 1 + 16384 // one partition and one plan, as in check.lua
 	failures := []struct {
 		op   string
@@ -399,9 +398,9 @@ func TestALargeCallLeavesLittleMemory(t *testing.T) {
 			check.Keys = append(check.Keys, lua.CheckKey{Meters: keys[i].Meters})
 			check.Calls = append(check.Calls, []lua.CheckItem{{Key: i, Cost: 1}})
 		}
-		_, err := s.Fold(ctx, lua.FoldArgs{Group: "g", RememberMs: 1000, Partitions: []lua.FoldPartition{{
-			Events: "sc:{0}:events", Levels: partition.Levels, Due: partition.Due, Outbox: partition.Outbox,
-			IDs: "sc:{0}:ids", Sections: []lua.FoldSection{{Plan: plan, Keys: keys}}}}})
+		_, err := s.Fold(ctx, lua.FoldArgs{Group: "g", RememberMs: 1000, Plans: check.Plans,
+			Partitions: []lua.FoldPartition{{Events: "sc:{0}:events", Levels: partition.Levels, Due: partition.Due,
+				Outbox: partition.Outbox, IDs: "sc:{0}:ids", Sections: []lua.FoldSection{{Keys: keys}}}}})
 		testkit.Must(t, err)
 		_, err = s.Check(ctx, check)
 		testkit.Must(t, err)

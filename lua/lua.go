@@ -11,7 +11,6 @@ package lua
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,45 +46,18 @@ func (n Now) arg() any {
 // Peek runs peek.lua: it returns the states of keys.
 func (s *Server) Peek(ctx context.Context, now Now, list []Key) ([]CheckResult, error) {
 	keys, args := make([]string, 0, 2*len(list)), append(make([]any, 0, 2+len(list)), now.arg())
-	var algorithms []string
-	want := 0
-	for _, k := range list {
+	plans := make([]*Plan, len(list))
+	for i, k := range list {
 		keys = append(append(keys, k.Levels), k.Meters...)
 		args = append(args, k.Plan.Text())
-		algorithms = k.Plan.addAlgorithms(algorithms)
-		want += 1 + k.Plan.stateSize()
+		plans[i] = k.Plan
 	}
-	n, err := s.integers(ctx, "peek", algorithms, keys, args, want)
-	if err != nil {
-		return nil, err
-	}
+	r := s.call(ctx, "peek", plans, keys, args)
 	out := make([]CheckResult, len(list))
 	for i, k := range list {
-		out[i], n = k.Plan.result(n, false)
+		out[i] = r.state(k.Plan)
 	}
-	return out, nil
-}
-
-// result reads the state of a key of the plan from a reply: now, retry_ms if hasRetry, and the
-// result of window_states. It returns the rest of the reply too.
-func (p *Plan) result(n []int64, hasRetry bool) (out CheckResult, rest []int64) {
-	out.NowMs, n = n[0], n[1:]
-	if hasRetry {
-		out.RetryMs, n = n[0], n[1:]
-	}
-	windows := p.windows()
-	out.Windows, n = windowStates(n, windows), n[3*windows:]
-	told := p.tells()
-	out.Told = n[:told:told]
-	return out, n[told:]
-}
-
-// resultWithShadows is like result, for a reply that also has the waits for the shadow rules' windows.
-func (p *Plan) resultWithShadows(n []int64) (out CheckResult, rest []int64) {
-	out, n = p.result(n, true)
-	shadows := p.shadows()
-	out.ShadowMs = n[:shadows:shadows]
-	return out, n[shadows:]
+	return out, r.end()
 }
 
 // SweepItem is a record that is due: the meters of its key, and a plan with only its rule. The plan
@@ -93,11 +65,9 @@ func (p *Plan) resultWithShadows(n []int64) (out CheckResult, rest []int64) {
 type SweepItem struct {
 	Meters []string
 	Plan   *Plan
-	// Moved: the rule may just have become a shadow, or live, and its record may still be in
-	// the other field.
-	Moved bool
-	// Restate: its throttle decision must be published again, although nothing about it changed.
-	Restate bool
+	// Above: if not 0, its throttle decision must be published again, although nothing about it changed, with a version
+	// above this number.
+	Above int64
 }
 
 // Sweep runs sweep.lua for keys of one partition. It returns how many transitions it wrote,
@@ -106,28 +76,17 @@ func (s *Server) Sweep(ctx context.Context, levels, due, outbox string, now Now,
 ) (transitions, corrupt int64, err error) {
 	keys := append(make([]string, 0, 3+len(items)), levels, due, outbox)
 	args := append(make([]any, 0, 3+2*len(items)), now.arg())
-	algorithms := make([]string, 0, 1)
+	var plans []*Plan
 	for _, it := range items {
 		keys = append(keys, it.Meters...)
 		if it.Plan == nil {
 			args = append(args, 0)
 			continue
 		}
-		kind := 1
-		switch {
-		case it.Restate:
-			kind = 3
-		case it.Moved:
-			kind = 2
-		}
-		args = append(args, kind, it.Plan.Text())
-		algorithms = it.Plan.addAlgorithms(algorithms)
+		args, plans = append(args, 1+it.Above, it.Plan.Text()), append(plans, it.Plan)
 	}
-	n, err := s.integers(ctx, "sweep", algorithms, keys, args, 2)
-	if err != nil {
-		return 0, 0, err
-	}
-	return n[0], n[1], nil
+	r := s.call(ctx, "sweep", plans, keys, args)
+	return r.integer(), r.integer(), r.end()
 }
 
 // Reset runs reset.lua for the holds of a key, its meters, others that it may have,
@@ -140,30 +99,26 @@ func (s *Server) Reset(ctx context.Context, p CheckPartition, now Now, holds str
 	for _, name := range shadows {
 		args = append(args, name)
 	}
-	n, err := s.integers(ctx, "reset", key.Plan.Algorithms(), keys, args, 2)
-	if err != nil {
-		return false, 0, err
-	}
-	return n[0] > 0, n[1], nil
+	r := s.call(ctx, "reset", []*Plan{key.Plan}, keys, args)
+	return r.integer() > 0, r.integer(), r.end()
 }
 
 // Refund runs refund.lua: it gives units of a key back, and returns how many
 // those were, and the state of the key. It is not safe to send again.
 func (s *Server) Refund(ctx context.Context, p CheckPartition, now Now, units int64, key Key,
-) (refunded int64, r CheckResult, err error) {
+) (refunded int64, state CheckResult, err error) {
 	keys := append([]string{p.Levels, p.Due, p.Outbox}, key.Meters...)
 	args := []any{now.arg(), units, key.Plan.Text()}
-	n, err := s.integers(ctx, "refund", key.Plan.Algorithms(), keys, args, 2+key.Plan.stateSize())
-	if err != nil {
-		return 0, CheckResult{}, err
-	}
-	r, _ = key.Plan.result(n[1:], false)
-	return n[0], r, nil
+	r := s.call(ctx, "refund", []*Plan{key.Plan}, keys, args)
+	return r.integer(), r.state(key.Plan), r.end()
 }
 
 // DeadLetter is an entry that could not be counted or published: its ID, the reason,
-// and its content.
-type DeadLetter struct{ ID, Reason, Body string }
+// and its content. Delete: it is deleted, too, after it was acknowledged.
+type DeadLetter struct {
+	ID, Reason, Body string
+	Delete           bool
+}
 
 // DeadLetterSource says where entries are taken from, and how.
 type DeadLetterSource struct{ stream, group, levels string }
@@ -181,30 +136,24 @@ func DeleteEntries(stream string) DeadLetterSource { return DeadLetterSource{str
 // added. It returns for each letter whether its entry was still there. It is safe to send again.
 func (s *Server) DeadLetters(ctx context.Context, from DeadLetterSource, dead string, keep int64, letters []DeadLetter,
 ) ([]bool, error) {
-	args := append(make([]any, 0, 2+3*len(letters)), from.group, keep)
+	args := append(make([]any, 0, 2+4*len(letters)), from.group, keep)
 	for _, l := range letters {
-		args = append(args, l.ID, l.Reason, l.Body)
+		args = append(args, l.ID, l.Reason, l.Body, l.Delete)
 	}
-	n, err := s.integers(ctx, "deadletter", nil, []string{from.stream, dead, from.levels}, args, len(letters))
-	if err != nil {
-		return nil, err
-	}
+	r := s.call(ctx, "deadletter", nil, []string{from.stream, dead, from.levels}, args)
 	there := make([]bool, len(letters))
 	for i := range there {
-		there[i] = n[i] == 1
+		there[i] = r.integer() == 1
 	}
-	return there, nil
+	return there, r.end()
 }
 
 // Retire runs retire.lua: it removes the named consumer ("" for none) and the consumers that have been
 // idle for longer than idleMs (0 for none), if they have no pending events. It returns how many it removed.
 // The streams are of one server, on a Cluster of one slot.
 func (s *Server) Retire(ctx context.Context, events []string, group, consumer string, idleMs int64) (int64, error) {
-	n, err := s.integers(ctx, "retire", nil, events, []any{group, consumer, idleMs}, 1)
-	if err != nil {
-		return 0, err
-	}
-	return n[0], nil
+	r := s.call(ctx, "retire", nil, events, []any{group, consumer, idleMs})
+	return r.integer(), r.end()
 }
 
 // GapPartition names the events of a partition, their dead letters, and the levels, which count events.
@@ -217,36 +166,6 @@ func (s *Server) Gap(ctx context.Context, partitions []GapPartition, group strin
 	for _, p := range partitions {
 		keys = append(keys, p.Events, p.Dead, p.Levels)
 	}
-	return s.integers(ctx, "gap", nil, keys, []any{group, keep}, len(partitions))
-}
-
-func windowStates(n []int64, windows int) []WindowState {
-	out := make([]WindowState, windows)
-	for i := range out {
-		out[i] = WindowState{n[3*i], n[3*i+1], n[3*i+2]}
-	}
-	return out
-}
-
-// integers runs an operation whose reply must be `want` integers.
-func (s *Server) integers(ctx context.Context, op string, algorithms, keys []string, args []any, want int,
-) ([]int64, error) {
-	v, err := s.call(ctx, op, algorithms, keys, args)
-	if err != nil {
-		return nil, fmt.Errorf("%s script: %w", op, err)
-	}
-	if n, ok := v.(int64); ok {
-		v = []any{n}
-	}
-	list, ok := v.([]any)
-	if !ok || len(list) != want {
-		return nil, fmt.Errorf("%s script: reply %v, expected %d integers", op, v, want)
-	}
-	out := make([]int64, want)
-	for i, e := range list {
-		if out[i], ok = e.(int64); !ok {
-			return nil, fmt.Errorf("%s script: reply has %v (%T) at %d, expected an integer", op, e, e, i)
-		}
-	}
-	return out, nil
+	r := s.call(ctx, "gap", nil, keys, []any{group, keep})
+	return r.integers(len(partitions)), r.end()
 }

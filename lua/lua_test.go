@@ -17,47 +17,51 @@ import (
 	"github.com/streamcounter/streamcounter/lua"
 )
 
-func TestLockHasOneHolder(t *testing.T) {
+// A lock has one holder, and several are taken in one call. A lock that no relay of streamcounter can have taken is
+// free, because otherwise it would be held forever.
+func TestLocks(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
-		ctx := context.Background()
-		key := streamtest.Prefix(t) + ":{0}:relay"
-		ask := func(who string, ms int64, want bool) {
+		ctx, prefix := t.Context(), streamtest.Prefix(t)
+		key, other := prefix+":{0}:relay", prefix+":{1}:relay"
+		ask := func(who string, ms int64, want, wantOther bool) {
 			t.Helper()
-			held, err := lua.NewServer(c).Lock(ctx, []string{key}, who, ms)
-			if err != nil || held[key] != want {
-				t.Fatalf("%s asks for %d ms: %v, %v; expected %v", who, ms, held, err, want)
+			held, err := lua.NewServer(c).Lock(ctx, []string{key, other}, who, ms)
+			if err != nil || len(held) != 2 || held[key] != want || held[other] != wantOther {
+				t.Fatalf("%s asks for %d ms: %v, %v; expected %v and %v", who, ms, held, err, want, wantOther)
 			}
 		}
-		ask("a", 60_000, true)
-		ask("b", 60_000, false)
-		ask("a", 60_000, true) // renewed
-		ask("b", 0, false)     // a process cannot give back the lock of another
-		ask("b", 60_000, false)
+		testkit.Must(t, c.Set(ctx, other, "b", time.Minute).Err())
+		ask("a", 60_000, true, false)
+		ask("b", 60_000, false, true)
+		ask("a", 60_000, true, false) // renewed
+		ask("b", 0, false, false)     // a process cannot give back the lock of another
+		ask("c", 60_000, false, true)
 		if ttl := c.PTTL(ctx, key).Val(); ttl < 50*time.Second {
 			t.Fatalf("the lock ends in %v", ttl)
 		}
-		ask("a", 0, false)
-		ask("b", 60_000, true)
-	})
-}
-
-// Several locks are taken in one call, also on a server that has lost the library.
-func TestLocksTogether(t *testing.T) {
-	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
-	s, keys := lua.NewServer(c), []string{"sc:{0}:relay", "sc:{1}:relay", "sc:{2}:relay"}
-	testkit.Must(t, c.Set(t.Context(), keys[1], "b", time.Minute).Err())
-	for range 2 {
-		held, err := s.Lock(t.Context(), keys, "a", 60_000)
-		if err != nil || len(held) != 3 || !held[keys[0]] || held[keys[1]] || !held[keys[2]] {
-			t.Errorf("%v, %v: want the first and the last", held, err)
+		ask("a", 0, false, false)
+		ask("b", 60_000, true, false)
+		for what, set := range map[string]func() error{
+			"without an end":     func() error { return c.Set(ctx, key, "stranger", 0).Err() },
+			"ten years long":     func() error { return c.Set(ctx, key, "stranger", 87_600*time.Hour).Err() },
+			"our own, for ever":  func() error { return c.Set(ctx, key, "a", 0).Err() },
+			"a list":             func() error { return c.RPush(ctx, key, "stranger").Err() },
+			"a hash":             func() error { return c.HSet(ctx, key, "stranger", "x").Err() },
+			"a list with an end": func() error { c.RPush(ctx, key, "x"); return c.Expire(ctx, key, time.Minute).Err() },
+		} {
+			c.Del(ctx, key)
+			testkit.Must(t, set())
+			ask("b", 0, false, false) // given back without having it
+			if c.Exists(ctx, key).Val() != 1 {
+				t.Errorf("%s: it is gone", what)
+			}
+			ask("a", 20_000, true, false)
+			if holder, ttl := c.Get(ctx, key).Val(), c.PTTL(ctx, key).Val(); holder != "a" || ttl <= 0 ||
+				ttl > 20*time.Second {
+				t.Errorf("%s: held by %q for %v", what, holder, ttl)
+			}
 		}
-		testkit.Must(t, c.FunctionFlush(t.Context()).Err())
-	}
-	testkit.Must(t, c.Set(t.Context(), keys[2], "c", 0).Err())
-	held, err := s.Lock(t.Context(), keys, "a", 0)
-	if err != nil || len(held) != 3 || c.Exists(t.Context(), keys...).Val() != 2 {
-		t.Errorf("%v, %v: want the first given back alone", held, err)
-	}
+	})
 }
 
 func TestRetireKeepsWhoHoldsEvents(t *testing.T) {
@@ -96,8 +100,8 @@ func TestRetireKeepsWhoHoldsEvents(t *testing.T) {
 	})
 }
 
-// A fold refuses invalid arguments before it writes anything.
-func TestFoldValidatesFirst(t *testing.T) {
+// Scripts refuse invalid arguments before they write anything.
+func TestScriptsValidateFirst(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx, p := t.Context(), streamtest.Prefix(t)
 		var own []string
@@ -106,100 +110,71 @@ func TestFoldValidatesFirst(t *testing.T) {
 				own = append(own, p+":"+part+":"+name)
 			}
 		}
-		log, log2 := p+":{0}:log:k", p+":{1}:log:k"
-		type list = []any
-		run := func(keys []string, plans int, parts ...list) error {
-			args := list{"", "g", 1, 2 + 16384*plans, planOf(10, 100, 10).Text()}
-			for _, part := range parts {
-				args = append(args, part...)
-			}
-			return lua.NewServer(c).Call(ctx, "fold", append(slices.Clone(own), keys...), args)
-		}
-		section := func(keys, plan, partition float64) list { return list{keys + 8192*(plan+4096*partition)} }
-		group := list{1, 1, "1-0"}
-		first, second, two := section(1, 1, 1), section(1, 1, 2), []string{log, log2}
-		if err := run(two, 1, first, group, second, list{1, -1, "1-0"}, group); err != nil {
-			t.Fatalf("a fold that is right: %v", err)
-		}
-		for what, err := range map[string]error{
-			"a group cut short":        run(two, 1, first, group, second, list{1}),
-			"no section for a key":     run(two, 1, first, group),
-			"more groups than keys":    run(two, 1, first, group, second, group, group),
-			"a count that is none":     run(two, 1, first, group, second, list{"x", 1, "1-0"}),
-			"an ID that is none":       run(two, 1, first, group, second, list{1, 1, "id"}),
-			"too much":                 run(two, 1, first, group, second, group, list{"more"}),
-			"a partition that is none": run(two, 1, first, group, section(1, 1, 3), group),
-			"a partition 0":            run(two, 1, first, group, section(1, 1, 0), group),
-			"half a partition":         run(two, 1, first, group, section(1, 1, 1.5), group),
-			"half a key":               run(two, 1, first, group, section(0.5, 1, 2), group),
-			"a plan that is none":      run(two, 1, first, group, section(1, 2, 2), group),
-			"plans cut short":          run(two, 2, first, group, second, group),
-			"no keys in a section":     run(two, 1, first, group, section(0, 1, 2), second, group),
-			"no group after one":       run(two, 1, first, group, second, list{1, -1, "1-0"}),
-		} {
+		logs, text := []string{p + ":{0}:log:k", p + ":{1}:log:k"}, planOf(10, 100, 10).Text()
+		refused := func(what string, err error) {
+			t.Helper()
 			if err == nil {
 				t.Errorf("%s: no error", what)
 			}
-			if n := c.Exists(ctx, append(own, log, log2)...).Val(); n != 0 {
+			if n := c.Exists(ctx, slices.Concat(own, logs)...).Val(); n != 0 {
 				t.Fatalf("%s: it has written %d keys", what, n)
 			}
 		}
-	})
-}
+		type list = []any
+		fold := func(plans int, parts ...list) error {
+			args := slices.Concat(list{"", "g", 1, 2 + 16384*plans, text}, slices.Concat(parts...))
+			return lua.NewServer(c).Call(ctx, "fold", slices.Concat(own, logs), args)
+		}
+		section := func(keys, plan, partition float64) list { return list{keys + 8192*(plan+4096*partition)} }
+		first, group, second := section(1, 1, 1), list{1, 1, "1-0"}, section(1, 1, 2)
+		if err := fold(1, first, group, second, list{1, -1, "1-0"}, group); err != nil {
+			t.Fatalf("a fold that is right: %v", err)
+		}
+		refused("a group cut short", fold(1, first, group, second, list{1}))
+		refused("no section for a key", fold(1, first, group))
+		refused("more groups than keys", fold(1, first, group, second, group, group))
+		refused("a count that is invalid", fold(1, first, group, second, list{"x", 1, "1-0"}))
+		refused("an ID that is invalid", fold(1, first, group, second, list{1, 1, "id"}))
+		refused("too much", fold(1, first, group, second, group, list{"more"}))
+		refused("a partition that is invalid", fold(1, first, group, section(1, 1, 3), group))
+		refused("a partition 0", fold(1, first, group, section(1, 1, 0), group))
+		refused("half a partition", fold(1, first, group, section(1, 1, 1.5), group))
+		refused("half a key", fold(1, first, group, section(0.5, 1, 2), group))
+		refused("a plan that is invalid", fold(1, first, group, section(1, 2, 2), group))
+		refused("plans cut short", fold(2, first, group, second, group))
+		refused("no keys in a section", fold(1, first, group, section(0, 1, 2), second, group))
+		refused("no group after one", fold(1, first, group, second, list{1, -1, "1-0"}))
 
-// Scripts refuse invalid arguments before they write anything.
-func TestScriptsValidateFirst(t *testing.T) {
-	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
-		ctx := context.Background()
-		p := streamtest.Prefix(t)
-		keys := []string{p + ":{0}:events", p + ":{0}:levels", p + ":{0}:due", p + ":{0}:outbox", p + ":{0}:log:k"}
-		text := planOf(10, 100, 10).Text()
-		rule, broken := []any{text}, []any{strings.Replace(text, `"limit":10`, `"limit":"ten"`, 1)}
-		with := func(head []any, tail ...any) []any {
-			return append(append(append([]any{}, head...), rule...),
-				tail...)
-		}
+		of := append(own[1:4:4], logs[0])
+		call := func(op string, args ...any) error { return lua.NewServer(c).Call(ctx, op, of, args) }
 		one, two := 1+16384, 2+16384 // as in check.lua: how many partitions, and one plan
-		for _, x := range []struct {
-			op   string
-			keys []string
-			args []any
-		}{
-			{"check", keys[1:], with([]any{"", one}, 1.5)},                            // half a unit
-			{"check", keys[1:], with([]any{"", one}, "l")},                            // a check cut short
-			{"check", keys[1:], with([]any{"", one}, "k", 2, 1)},                      // a key that is none
-			{"check", keys[1:], with([]any{"", one}, "+", 1)},                         // a call cut short
-			{"check", keys[1:], with([]any{"", two}, 1+8192*(2+4096), 1)},             // a plan that is none
-			{"check", keys[1:], append(append([]any{"", one}, broken...), 1)},         // a limit that is none
-			{"check", keys[1:], with([]any{"soon", one}, 1)},                          // a clock that is none
-			{"refund", keys[1:], with([]any{"", -5})},                                 // less than nothing
-			{"reset", keys[1:], []any{"soon"}},                                        // a clock that is none
-			{"sweep", keys[1:], []any{""}},                                            // no rule for the key
-			{"deadletter", keys[:2], []any{"ack", "g", 10, "1-0", "reason"}},          // a letter cut short
-			{"deadletter", keys[:2], []any{"take", "g", 10, "1-0", "reason", "body"}}, // a way that is none
-		} {
-			if err := lua.NewServer(c).Call(ctx, x.op, x.keys, x.args); err == nil {
-				t.Errorf("%s %v: no error", x.op, x.args)
-			}
-			if n := c.Exists(ctx, keys...).Val(); n != 0 {
-				t.Errorf("%s %v: it has written %d keys", x.op, x.args, n)
-			}
-		}
-		if err := lua.NewServer(c).Call(ctx, "check", keys[1:], with([]any{"", one}, 1)); err != nil {
+		refused("half a unit", call("check", "", one, text, 1.5))
+		refused("a check cut short", call("check", "", one, text, "l"))
+		refused("a key that is invalid", call("check", "", one, text, "k", 2, 1))
+		refused("a call cut short", call("check", "", one, text, "+", 1))
+		refused("another plan that is invalid", call("check", "", two, text, 1+8192*(2+4096), 1))
+		ten := strings.Replace(text, `"limit":10`, `"limit":"ten"`, 1)
+		refused("a limit that is invalid", call("check", "", one, ten, 1))
+		refused("a clock that is invalid", call("check", "soon", one, text, 1))
+		refused("less than nothing", call("refund", "", -5, text))
+		refused("a clock of a reset that is invalid", call("reset", "soon"))
+		refused("no rule for the key", call("sweep", ""))
+		of = own[:2]
+		refused("a letter cut short", call("deadletter", "ack", "g", 10, "1-0", "reason"))
+		refused("a way that is invalid", call("deadletter", "take", "g", 10, "1-0", "reason", "body"))
+		of = append(own[1:4:4], logs[0])
+		if err := call("check", "", one, text, 1); err != nil {
 			t.Errorf("a check that is right: %v", err)
 		}
 	})
 }
 
 // Each operation names the files that it includes. With these files, and with each algorithm, it compiles as a script,
-// and the script has each file at most once. Only operations that write levels or dead letters have that code.
+// and the script has each file at most once. Only operations that write levels have that code.
 func TestEachOperationIsAScript(t *testing.T) {
-	levels, deadstream := "local function judge(", "local function dead_letter("
-	carries := map[string]string{
-		"fold": levels, "check": levels, "sweep": levels, "reset": levels, "refund": levels, "override": levels,
-		"expire-overrides": levels, "reserve": levels, "settle": levels, "lease-units": levels,
-		"deadletter": deadstream, "gap": deadstream,
-	}
+	const levels = "local function judge("
+	writes := []string{"fold", "check", "sweep", "reset", "refund", "override", "expire-overrides", "reserve", "settle",
+		"lease-units"}
 	paths, err := filepath.Glob("operations/*.lua")
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("files: %v, %v", paths, err)
@@ -211,7 +186,7 @@ func TestEachOperationIsAScript(t *testing.T) {
 		for _, algorithms := range [][]string{nil, lua.AlgorithmNames()} {
 			text := lua.Source(name, algorithms...)
 			for _, begins := range []string{"local function read_reserved(", "local function running_totals(",
-				"local function open_aligned(", levels, deadstream} {
+				"local function open_aligned(", levels} {
 				if n := strings.Count(text, begins); n > 1 {
 					t.Errorf("%s with %v has %s %d times", name, algorithms, begins, n)
 				}
@@ -220,10 +195,8 @@ func TestEachOperationIsAScript(t *testing.T) {
 				t.Errorf("%s with %v: %v", name, algorithms, err)
 			}
 		}
-		for _, part := range []string{levels, deadstream} {
-			if got := strings.Contains(lua.Source(name), part); got != (carries[name] == part) {
-				t.Errorf("%s has %q: %v", name, part, got)
-			}
+		if got := strings.Contains(lua.Source(name), levels); got != slices.Contains(writes, name) {
+			t.Errorf("%s has the code of levels: %v", name, got)
 		}
 	}
 }
@@ -265,36 +238,6 @@ func TestAlgorithms(t *testing.T) {
 	if got := lua.Form("none"); got != "" {
 		t.Errorf("form of an unknown algorithm: %q", got)
 	}
-}
-
-// A lease that no relay of streamcounter can have taken is free, because otherwise it would be held forever.
-func TestALeaseOfNobody(t *testing.T) {
-	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
-		ctx := context.Background()
-		key := streamtest.Prefix(t) + ":{0}:relay"
-		for what, set := range map[string]func() error{
-			"without an end":     func() error { return c.Set(ctx, key, "stranger", 0).Err() },
-			"ten years long":     func() error { return c.Set(ctx, key, "stranger", 87_600*time.Hour).Err() },
-			"our own, for ever":  func() error { return c.Set(ctx, key, "a", 0).Err() },
-			"a list":             func() error { return c.RPush(ctx, key, "stranger").Err() },
-			"a hash":             func() error { return c.HSet(ctx, key, "stranger", "x").Err() },
-			"a list with an end": func() error { c.RPush(ctx, key, "x"); return c.Expire(ctx, key, time.Minute).Err() },
-		} {
-			testkit.Must(t, set())
-			if _, err := lua.NewServer(c).Lock(ctx, []string{key}, "b", 0); err != nil { // given back without having it
-				t.Errorf("%s: giving back: %v", what, err)
-			}
-			held, err := lua.NewServer(c).Lock(ctx, []string{key}, "a", 3000)
-			if err != nil || !held[key] {
-				t.Errorf("%s: %v, %v", what, held, err)
-			}
-			if holder, ttl := c.Get(ctx, key).Val(), c.PTTL(ctx, key).Val(); holder != "a" || ttl <= 0 ||
-				ttl > 3*time.Second {
-				t.Errorf("%s: held by %q for %v", what, holder, ttl)
-			}
-			c.Del(ctx, key)
-		}
-	})
 }
 
 // A dead stream that has the greatest ID accepts letters again, and keeps the letters that it had.

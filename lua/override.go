@@ -1,9 +1,6 @@
 package lua
 
-import (
-	"context"
-	"fmt"
-)
+import "context"
 
 // OverridePartition names the keys of one partition that overrides touch.
 type OverridePartition struct {
@@ -47,28 +44,12 @@ type OverrideReply struct {
 // SetOverride runs override.lua. If it is sent again, it sets the same override again, and adds another
 // entry to the audit stream.
 func (s *Server) SetOverride(ctx context.Context, p OverridePartition, now Now, o OverrideChange,
-) (r OverrideReply, err error) {
-	const op = "override"
-	v, err := s.call(ctx, op, nil, p.keys(), []any{now.arg(), o.Target, o.Override, o.By, o.Reason, o.Keep,
+) (OverrideReply, error) {
+	r := s.call(ctx, "override", nil, p.keys(), []any{now.arg(), o.Target, o.Override, o.By, o.Reason, o.Keep,
 		Now(o.FromMs).arg()})
-	if err != nil {
-		return r, fmt.Errorf("%s script: %w", op, err)
-	}
-	list, ok := v.([]any)
-	if !ok || len(list) != 4 {
-		return r, fmt.Errorf("%s script: reply %v, expected three integers and a text", op, v)
-	}
-	var ok1, ok2, ok3, ok4 bool
-	var outcome int64
-	r.NowMs, ok1 = list[0].(int64)
-	outcome, ok2 = list[1].(int64)
-	r.Transitions, ok3 = list[2].(int64)
-	r.Before, ok4 = list[3].(string)
-	if !ok1 || !ok2 || !ok3 || !ok4 {
-		return r, fmt.Errorf("%s script: reply %v, expected three integers and a text", op, v)
-	}
-	r.Outcome = OverrideOutcome(outcome)
-	return r, nil
+	out := OverrideReply{NowMs: r.integer(), Outcome: OverrideOutcome(r.integer()), Transitions: r.integer(),
+		Before: next[string](&r)}
+	return out, r.end()
 }
 
 // ExpireItem is a target to check, and the override of a pattern, as JSON, that applies if the
@@ -77,20 +58,13 @@ type ExpireItem struct{ Target, Pattern string }
 
 // ExpireOverrides runs expire-overrides.lua for targets of one partition. It returns how many transitions it wrote and
 // how many overrides ended. It is safe to send again.
-// With restate, the decisions that are in force are published again.
-func (s *Server) ExpireOverrides(ctx context.Context, p OverridePartition, now Now, keep int64, restate bool,
+// If above is not 0, the decisions that are in force are published again, with versions above that number.
+func (s *Server) ExpireOverrides(ctx context.Context, p OverridePartition, now Now, keep, above int64,
 	items []ExpireItem) (transitions, ended int64, err error) {
-	again := 0
-	if restate {
-		again = 1
-	}
-	args := append(make([]any, 0, 3+2*len(items)), now.arg(), keep, again)
+	args := append(make([]any, 0, 3+2*len(items)), now.arg(), keep, above)
 	for _, it := range items {
 		args = append(args, it.Target, it.Pattern)
 	}
-	n, err := s.integers(ctx, "expire-overrides", nil, p.keys(), args, 2)
-	if err != nil {
-		return 0, 0, err
-	}
-	return n[0], n[1], nil
+	r := s.call(ctx, "expire-overrides", nil, p.keys(), args)
+	return r.integer(), r.integer(), r.end()
 }

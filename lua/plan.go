@@ -46,10 +46,12 @@ type Window struct {
 	Steps []int64 `json:"steps,omitempty"`
 	// InFlight windows count only reserved units. Ms is how long a unit can be reserved at most.
 	InFlight bool `json:"in_flight,omitempty"`
-	// ID and FromMs are set for a window that counts in periods, otherwise 0. ID is which of the
-	// plan's windows in periods it is. FromMs is when its period began, which lasts for Ms.
+	// ID, FromMs and NextMs are set for a window that counts in periods, otherwise 0. ID is the same for
+	// windows with the same periods. FromMs is when its period began, which lasts for Ms. NextMs is how long the next
+	// period lasts.
 	ID     int64 `json:"id,omitempty"`
 	FromMs int64 `json:"from,omitempty"`
+	NextMs int64 `json:"next,omitempty"`
 }
 
 // Begins returns when the periods of its windows begin, in ms.
@@ -85,14 +87,22 @@ func (p *Plan) Text() string {
 	return text
 }
 
-// Algorithms returns the algorithms whose Lua files the plan needs, sorted.
-func (p *Plan) Algorithms() []string { return p.addAlgorithms(nil) }
+// appendTexts adds the texts of plans to the arguments of a call.
+func appendTexts(args []any, plans []*Plan) []any {
+	for _, p := range plans {
+		args = append(args, p.Text())
+	}
+	return args
+}
 
-// addAlgorithms adds the plan's algorithms to a sorted list that has each once.
-func (p *Plan) addAlgorithms(list []string) []string {
-	for _, m := range p.Meters {
-		if i, found := slices.BinarySearch(list, m.Algorithm); !found {
-			list = slices.Insert(list, i, m.Algorithm)
+// algorithmsOf returns the algorithms whose Lua files the plans need, sorted, each once.
+func algorithmsOf(plans []*Plan) []string {
+	list := make([]string, 0, 1)
+	for _, p := range plans {
+		for _, m := range p.Meters {
+			if i, found := slices.BinarySearch(list, m.Algorithm); !found {
+				list = slices.Insert(list, i, m.Algorithm)
+			}
 		}
 	}
 	return list
@@ -123,34 +133,6 @@ func (p *Plan) tells() (n int) {
 		}
 	}
 	return n
-}
-
-// stateSize is how many integers window_states (state.lua) writes for a key of the plan.
-func (p *Plan) stateSize() int { return 3*p.windows() + p.tells() }
-
-// planNumbers numbers plans from 1, in the order of a call's arguments.
-type planNumbers struct {
-	numbers    map[*Plan]int
-	texts      []any
-	algorithms []string
-}
-
-// of returns a plan's number, 0 for none.
-func (n *planNumbers) of(p *Plan) int {
-	if p == nil {
-		return 0
-	}
-	number, known := n.numbers[p]
-	if !known {
-		if n.numbers == nil {
-			n.numbers = make(map[*Plan]int, 1)
-		}
-		number = len(n.numbers) + 1
-		n.numbers[p] = number
-		n.texts = append(n.texts, p.Text())
-		n.algorithms = p.addAlgorithms(n.algorithms)
-	}
-	return number
 }
 
 // section is the number that section_at in plan.lua reads; plan and partition are numbered from 1.

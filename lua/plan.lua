@@ -7,7 +7,7 @@
 --   rules   the rules that are evaluated on the count: first the one that decides, then the shadow rules. Per rule:
 --           name, algorithm (what counts it, as a word), hold, shadow, windows. Per window: ms, limit, in_flight;
 --           steps, which are its levels in rising order, each a percentage and a number of units; and, if the window
---           is in periods, id and from
+--           is in periods, id, from and next
 --
 -- read_plan makes a table of it:
 --   n, decides          how many windows there are, and how many of them decide; the windows that decide come first
@@ -58,6 +58,7 @@
 --   leaves(m, w, t, units, n)  returns the earliest time at which at most n of the `units` that are charged at t may
 --                        be left in window w; if units fade, the units that it has already count too. Without units:
 --                        a time until which all that is charged at t counts in full
+--   lasts(m)             returns for how many ms a key that is not written must be kept; nil: for its span
 -- and, if a plan has settings for the algorithm that are not read here:
 --   more(meter, told, plan, i, windows)  reads them from the decoded text of the plan's i-th meter
 local algorithms = {}

@@ -31,9 +31,8 @@ local MAX_VERSION = 4503599627370496 -- 2^52
 -- field_of returns the field of a key's record under a rule.
 local function field_of(key, rule) return rule.shadow and key .. '\n' .. rule.name or key end
 
--- parse_windows reads the windows of a record from `at` on. It returns nil if they are corrupt.
--- by_ms has them by their ms as text: with a number as the key, the Lua of the embedded
--- Redis would make a table with that many slots.
+-- parse_windows reads the windows of a record from `at` on. It returns nil if they are corrupt. by_ms has them by
+-- their ms as text: with a number as the key, the Lua of the embedded Redis would make a table with that many slots.
 local function parse_windows(text, at, past, far)
   local list, by_ms = {}, {}
   local window = '()|(%d+),(%d+),(%d+),(%d+),([%d@+]+)()'
@@ -85,6 +84,25 @@ local function format_record(rec)
   local t = rec.throttle
   if not t then return text end
   return text .. format('!%d,%d,%d,%d,%d,%d', t.ms, t.limit, t.since, t.till, t.hold, t.shadow and 1 or 0)
+end
+
+-- merged returns the record of a rule, as text, that replaces its records as live and as a shadow. The throttle
+-- decision of the later one, if it has any, was published last. Levels of another limit are evaluated at once.
+local function merged(text, other, now)
+  local rec, old = parse_record(text, now), parse_record(other, now)
+  if rec.version < old.version then return merged(other, text, now) end
+  for _, w in ipairs(old.list) do
+    local known, has = rec.by_ms[int(w.ms)] or w, {}
+    if known == w then rec.list[#rec.list + 1] = w end
+    if known.limit ~= w.limit then known.limit = 0 end
+    for _, r in ipairs(known.raised) do has[r.pct] = true end
+    for _, r in ipairs(w.raised) do
+      if not has[r.pct] then table.insert(known.raised, r) end
+    end
+    table.sort(known.raised, function(a, b) return a.pct < b.pct end)
+  end
+  rec.throttle = rec.throttle or old.throttle
+  return rec.rule and format_record(rec) or text or other
 end
 
 -- A user's key has no control characters, so no field of a key begins with a line feed.

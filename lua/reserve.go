@@ -1,7 +1,9 @@
 package lua
 
 import (
+	"cmp"
 	"context"
+	"slices"
 )
 
 // ReservationPartition names the keys of one partition that reservations touch.
@@ -13,8 +15,7 @@ type ReservationKey struct {
 	Partition int // index into ReservationArgs.Partitions
 	Holds     string
 	Units     int64
-	Frees     bool // its units are free when the reservation expires; otherwise they are charged then
-	Leased    bool // its units are of a process's lease, which a reset does not remove (lease-units.lua)
+	Policy    string // what happens to its units when the reservation expires, as in holds.lua; default "c"
 	Meters    []string
 	Plan      *Plan
 }
@@ -27,27 +28,28 @@ type ReservationArgs struct {
 	Keys       []ReservationKey
 }
 
-// encode returns KEYS and ARGV. head has the arguments that follow the time and the id.
-func (a *ReservationArgs) encode(head ...any) (keys []string, args []any, algorithms []string) {
+// callReservation runs an operation on reservations. head has the arguments that follow the time and the id.
+func (s *Server) callReservation(ctx context.Context, op string, a ReservationArgs, head ...any) reply {
+	var keys []string
 	for _, p := range a.Partitions {
 		keys = append(keys, p.Levels, p.Due, p.Outbox, p.Reservations)
 	}
-	var plans planNumbers
+	var plans []*Plan
 	var items []any
 	for _, k := range a.Keys {
-		policy := "c"
-		switch {
-		case k.Leased:
-			policy = "l"
-		case k.Frees:
-			policy = "f"
+		plan := 0 // its number in the list, from 1
+		if k.Plan != nil {
+			if plan = 1 + slices.Index(plans, k.Plan); plan == 0 {
+				plans = append(plans, k.Plan)
+				plan = len(plans)
+			}
 		}
 		keys = append(append(keys, k.Holds), k.Meters...)
-		items = append(items, k.Partition+1, k.Units, policy, plans.of(k.Plan))
+		items = append(items, k.Partition+1, k.Units, cmp.Or(k.Policy, "c"), plan)
 	}
-	args = append([]any{a.Now.arg(), a.ID}, head...)
-	args = append(args, len(a.Partitions), len(plans.texts))
-	return keys, append(append(args, plans.texts...), items...), plans.algorithms
+	args := append([]any{a.Now.arg(), a.ID}, head...)
+	args = appendTexts(append(args, len(a.Partitions), len(plans)), plans)
+	return s.call(ctx, op, plans, keys, append(args, items...))
 }
 
 // ReserveState is the outcome of a request for a reservation.
@@ -75,25 +77,15 @@ type ReserveReply struct {
 func (s *Server) Reserve(ctx context.Context, a ReservationArgs, ttlMs int64, fingerprint string) (
 	ReserveReply, error,
 ) {
-	keys, args, algorithms := a.encode(ttlMs, "", fingerprint)
-	want := 3
-	for _, k := range a.Keys {
-		if k.Plan != nil {
-			want += 2 + k.Plan.stateSize() + k.Plan.shadows()
-		}
-	}
-	n, err := s.integers(ctx, "reserve", algorithms, keys, args, want)
-	if err != nil {
-		return ReserveReply{}, err
-	}
-	reply := ReserveReply{State: ReserveState(n[0]), ExpiresMs: n[1], Transitions: n[2]}
-	reply.Keys, n = make([]CheckResult, len(a.Keys)), n[3:]
+	r := s.callReservation(ctx, "reserve", a, ttlMs, "", fingerprint)
+	out := ReserveReply{State: ReserveState(r.integer()), ExpiresMs: r.integer(), Transitions: r.integer(),
+		Keys: make([]CheckResult, len(a.Keys))}
 	for i, k := range a.Keys {
 		if k.Plan != nil {
-			reply.Keys[i], n = k.Plan.resultWithShadows(n)
+			out.Keys[i] = r.answerWithShadows(k.Plan)
 		}
 	}
-	return reply, nil
+	return out, r.end()
 }
 
 // SettleOp is what settle.lua does with a reservation.
@@ -137,23 +129,13 @@ type SettleReply struct {
 func (s *Server) Settle(ctx context.Context, a ReservationArgs, op SettleOp, ms int64, fingerprint string) (
 	SettleReply, error,
 ) {
-	keys, args, algorithms := a.encode(string(op), ms, fingerprint)
-	want := 4
-	for _, k := range a.Keys {
-		if k.Plan != nil {
-			want += 1 + k.Plan.stateSize()
-		}
-	}
-	n, err := s.integers(ctx, "settle", algorithms, keys, args, want)
-	if err != nil {
-		return SettleReply{}, err
-	}
-	reply := SettleReply{State: SettleState(n[0]), ExpiresMs: n[1], SettledMs: n[2], Transitions: n[3]}
-	reply.Keys, n = make([]CheckResult, len(a.Keys)), n[4:]
+	r := s.callReservation(ctx, "settle", a, string(op), ms, fingerprint)
+	out := SettleReply{State: SettleState(r.integer()), ExpiresMs: r.integer(), SettledMs: r.integer(),
+		Transitions: r.integer(), Keys: make([]CheckResult, len(a.Keys))}
 	for i, k := range a.Keys {
 		if k.Plan != nil {
-			reply.Keys[i], n = k.Plan.result(n, false)
+			out.Keys[i] = r.state(k.Plan)
 		}
 	}
-	return reply, nil
+	return out, r.end()
 }

@@ -16,9 +16,8 @@
 --   near      true if it is near a level
 -- and the fields that near_level sets (levels.lua).
 -- The first KEPT states are used again from call to call, because new tables would cost more. So open_key sets every
--- field of a state that an operation reads. (A call with thousands of keys makes more states, which are garbage after
--- it. They are not kept: the library's memory is outside of maxmemory, and the garbage collector scans it in each
--- call.)
+-- field of a state that an operation reads. More states are garbage after their call: the library's memory is outside
+-- of maxmemory, and the garbage collector scans it in each call.
 local KEPT = 500
 local states = {}
 
@@ -133,7 +132,8 @@ end
 local function keep(s)
   for i = 1, s.plan.many do
     local m = s.meters[i]
-    call('PEXPIRE', m.name, int(max(MIN_EXPIRY_MS, m.span + m.meter.setting)), 'GT')
+    local lasts = m.meter.lasts
+    call('PEXPIRE', m.name, int(max(MIN_EXPIRY_MS, lasts and lasts(m) or m.span + m.meter.setting)), 'GT')
   end
 end
 

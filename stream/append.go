@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -17,8 +18,13 @@ import (
 // DefaultRetention is how long all workers may be stopped without losing an event.
 const DefaultRetention = 10 * time.Minute
 
+// MinRetention is the shortest retention.
+const MinRetention = time.Second
+
 // Log appends events. Its client must not retry (MaxRetries: -1; on a Cluster
-// NewCluster): after a lost reply, a retry would append an event twice, without an error.
+// NewCluster): after a lost reply, a retry would append an event twice, without an error. Each append trims
+// what is older than the retention by this machine's clock: one that is ahead by as much as the retention would
+// delete unread events.
 type Log struct {
 	redis     redis.UniversalClient
 	keys      *Keys
@@ -26,14 +32,14 @@ type Log struct {
 	now       func() time.Time
 }
 
-// NewLog returns a Log. It returns an error for a retention below one second, and
+// NewLog returns a Log. It returns an error for a retention below MinRetention, and
 // for a client that retries. The caller closes the client.
 func NewLog(c redis.UniversalClient, k *Keys, retention time.Duration) (*Log, error) {
 	if err := redisclient.RequireNoRetry(c); err != nil {
 		return nil, err
 	}
-	if retention < time.Second {
-		return nil, fmt.Errorf("retention %s: expected at least 1s", retention)
+	if retention < MinRetention {
+		return nil, fmt.Errorf("retention %s: expected at least %s", retention, MinRetention)
 	}
 	return &Log{redis: c, keys: k, retention: retention, now: time.Now}, nil
 }
@@ -53,21 +59,12 @@ type Outcome struct {
 	Err error
 }
 
-func (o *Outcome) add(p Outcome) {
-	o.Appended += p.Appended
-	o.Entries += p.Entries
-	o.Refused = append(o.Refused, p.Refused...)
-	o.Unknown = append(o.Unknown, p.Unknown...)
-	o.RefusedEvents += p.RefusedEvents
-	o.UnknownEvents += p.UnknownEvents
-	o.Err = errors.Join(o.Err, p.Err)
-}
-
 // Streams returns the template of the names of the streams that events are appended to.
 func (l *Log) Streams() string { return l.keys.Prefix + ":{partition}:events" }
 
 // Append writes the events in one pipeline per call and returns their outcome. It
-// never sends an event twice. Events must be valid.
+// never sends an event twice. If ctx has ended, it sends nothing and refuses all events.
+// Events must be valid.
 func (l *Log) Append(ctx context.Context, events []api.Event) Outcome {
 	if len(events) == 0 {
 		return Outcome{}
@@ -86,22 +83,28 @@ type item struct {
 }
 
 func (l *Log) append(ctx context.Context, items []item) Outcome {
+	if ctx.Err() != nil {
+		out := Outcome{Err: fmt.Errorf("appending: nothing was sent: %w", context.Cause(ctx))}
+		for _, it := range items {
+			out.Refused = append(out.Refused, it.Event)
+			out.RefusedEvents += it.events
+		}
+		return out
+	}
 	byPartition := make([][]item, l.keys.Partitions)
 	for _, it := range items {
 		p := l.keys.Partition(it.Key)
 		byPartition[p] = append(byPartition[p], it)
 	}
-	// MINID uses this machine's clock. It is only used to trim: a clock that is
-	// ahead by as much as the retention would trim too early.
 	minID := strconv.FormatInt(l.now().Add(-l.retention).UnixMilli(), 10)
 	pipe := l.redis.Pipeline()
-	cmds := make([][]redis.Cmder, l.keys.Partitions)
+	cmds := make([]redis.Cmder, 0, len(items))
 	for p, list := range byPartition {
 		if len(list) == 0 {
 			continue
 		}
 		for _, e := range list {
-			cmds[p] = append(cmds[p], pipe.XAdd(ctx, &redis.XAddArgs{
+			cmds = append(cmds, pipe.XAdd(ctx, &redis.XAddArgs{
 				Stream: l.keys.Events(p), MinID: minID, Approx: true,
 				Values: entry.Fields(e.Event),
 			}))
@@ -109,10 +112,7 @@ func (l *Log) append(ctx context.Context, items []item) Outcome {
 		pipe.PExpire(ctx, l.keys.Events(p), l.retention)
 	}
 	_, execErr := pipe.Exec(ctx)
-	var out Outcome
-	for p, list := range byPartition {
-		out.add(outcomeOf(list, cmds[p]))
-	}
+	out := outcomeOf(slices.Concat(byPartition...), cmds)
 	if out.Err == nil && execErr != nil {
 		// Every event was appended, but an expiry was not set. The next append sets it.
 		out.Err = fmt.Errorf("events appended, their expiry not renewed: %w", execErr)
@@ -120,25 +120,34 @@ func (l *Log) append(ctx context.Context, items []item) Outcome {
 	return out
 }
 
+// outcomeOf returns the outcome of the items, which cmds sent. A failed connection fails many commands, and is one
+// error.
 func outcomeOf(items []item, cmds []redis.Cmder) Outcome {
 	var out Outcome
-	var refused, unknown error
+	var failures []error
+	known := map[string]bool{} // the texts of failures
 	for i, cmd := range cmds {
-		switch err := cmd.Err(); {
+		err := cmd.Err()
+		switch {
 		case err == nil:
 			out.Appended += items[i].events
 			out.Entries++
+			continue
 		case redisclient.NotSent(err):
 			out.Refused = append(out.Refused, items[i].Event)
 			out.RefusedEvents += items[i].events
-			refused = fmt.Errorf("appending: %w", err)
+			err = fmt.Errorf("appending: %w", err)
 		default:
 			out.Unknown = append(out.Unknown, items[i].Event)
 			out.UnknownEvents += items[i].events
-			unknown = fmt.Errorf("appending: %w: %w", api.ErrOutcomeUnknown, err)
+			err = fmt.Errorf("appending: %w: %w", api.ErrOutcomeUnknown, err)
+		}
+		if !known[err.Error()] {
+			known[err.Error()] = true
+			failures = append(failures, err)
 		}
 	}
-	out.Err = errors.Join(refused, unknown)
+	out.Err = errors.Join(failures...)
 	return out
 }
 

@@ -16,8 +16,7 @@ func (k *Keys) Idempotency(p int, key string) string { return k.tags[p] + "idemp
 func (k *Keys) Appended(p int, key string) string { return k.tags[p] + "appended:" + key }
 
 // Once records that a request with this idempotency key was started, with the request's fingerprint,
-// for as long as the ids of events are remembered. It returns false if a request with another
-// fingerprint had the key before. It may be called again.
+// for the retention. It returns false if a request with another fingerprint had the key before. It may be called again.
 func (l *Log) Once(ctx context.Context, key, fingerprint string) (same bool, err error) {
 	name := l.keys.Appended(l.keys.Partition(key), key)
 	first, err := l.redis.SetNX(ctx, name, fingerprint, l.retention).Result()

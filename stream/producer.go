@@ -3,7 +3,6 @@ package stream
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -43,9 +42,10 @@ type Producer struct {
 	sending int
 	taken   uint64        // events ever taken
 	sent    uint64        // how many of them have been flushed; they are flushed in order
-	asked   int           // how many calls of Flush or Close wait
+	asked   int           // how many calls of Flush wait
 	room    chan struct{} // closed and replaced when a flush has made room
 	closed  bool
+	until   context.Context // ends every flush that begins: Close sets its own
 
 	pause  func(ctx context.Context, attempt int) bool // between attempts; tests set another
 	wake   chan struct{}                               // one slot: there is something to do
@@ -63,7 +63,7 @@ func NewProducer(log *Log, config ProducerConfig) (*Producer, error) {
 	}
 	config.MaxBatch = min(config.MaxBatch, config.MaxPending) // a full producer must not linger
 	p := &Producer{
-		log: log, config: config, pause: pauseBetween,
+		log: log, config: config, pause: pauseBetween, until: context.Background(),
 		room: make(chan struct{}), wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	go p.run()
@@ -125,25 +125,29 @@ func (p *Producer) Flush(ctx context.Context) error {
 			return err
 		}
 	}
+	return p.takeFailure()
+}
+
+// Close takes no more events, sends the queued events, and returns like Flush. If ctx ends
+// first, it sends no more: OnFlush receives the events that are still queued as refused. When
+// Close returns, OnFlush has received all events. So Close may return after the end of ctx, by
+// the rest of the FlushTimeout of a flush that began before. It can be called twice.
+func (p *Producer) Close(ctx context.Context) error {
+	p.mu.Lock()
+	p.closed, p.until = true, ctx
+	p.mu.Unlock()
+	p.notify()
+	<-p.done
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.takeFailure()
+}
+
+// takeFailure returns the first error since it was called last; call it with the lock held.
+func (p *Producer) takeFailure() error {
 	err := p.failed
 	p.failed = nil
 	return err
-}
-
-// Close takes no more events, sends the queued events, and returns like Flush. It
-// can be called twice.
-func (p *Producer) Close(ctx context.Context) error {
-	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
-	err := p.Flush(ctx)
-	p.notify()
-	select {
-	case <-p.done:
-		return err
-	case <-ctx.Done():
-		return errors.Join(err, fmt.Errorf("closing the producer: %w", ctx.Err()))
-	}
 }
 
 func (p *Producer) notify() {
@@ -202,9 +206,10 @@ func (p *Producer) flush() {
 		p.queue = nil // so that the array is freed after this batch
 	}
 	p.sending = n
+	until := p.until
 	p.mu.Unlock()
 
-	ctx, cancel := context.WithTimeout(context.Background(), p.config.FlushTimeout)
+	ctx, cancel := context.WithTimeout(until, p.config.FlushTimeout)
 	out := p.log.appendUntil(ctx, merge(batch), p.pause)
 	cancel()
 	if p.config.OnFlush != nil {

@@ -88,7 +88,7 @@ func TestProducerFull(t *testing.T) {
 func TestProducerDoesNotLingerWhenFull(t *testing.T) {
 	log, _, _ := embeddedLog(t)
 	p := newProducer(t, log, stream.ProducerConfig{MaxPending: 2, Linger: forGood})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for i := range 5 {
 		if err := p.Append(ctx, api.Event{Key: "a", Count: 1}); err != nil {
@@ -131,7 +131,7 @@ func TestProducerFlushIsNotHeldUpByLaterEvents(t *testing.T) {
 	select {
 	case err := <-done:
 		testkit.Must(t, err)
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the flush waits for an event that came after it")
 	}
 	close(g.open)
@@ -181,25 +181,51 @@ func TestProducerClose(t *testing.T) {
 	goleak.VerifyNone(t, before)
 }
 
-// Close ends an Append that waits for room. A Close that was given up can be called
-// again.
+// Close ends an Append that waits for room.
 func TestProducerCloseWhileFull(t *testing.T) {
 	log, c, k := embeddedLog(t)
 	g := newGate()
 	p := newProducer(t, log, stream.ProducerConfig{MaxPending: 1, OnFlush: g.onFlush})
 	put(t, p, events(1)...)
-	waits, appended := watch(t.Context()), make(chan error)
+	waits, appended, closed := watch(t.Context()), make(chan error), make(chan error)
 	go func() { appended <- p.Append(waits, api.Event{Key: "late", Count: 1}) }()
 	<-waits.waiting
-	if err := p.Close(canceled(t)); !errors.Is(err, context.Canceled) {
-		t.Errorf("close: error %v, want %v", err, context.Canceled)
-	}
+	go func() { closed <- p.Close(t.Context()) }()
+	streamtest.Eventually(t, "the producer is closed", func() (bool, string) {
+		err := p.Append(canceled(t), api.Event{Key: "later", Count: 1})
+		return errors.Is(err, api.ErrClosed), fmt.Sprint(err)
+	})
 	close(g.open)
 	if err := <-appended; !errors.Is(err, api.ErrClosed) {
 		t.Errorf("the waiting append: error %v, want %v", err, api.ErrClosed)
 	}
-	testkit.Must(t, p.Close(t.Context()))
+	testkit.Must(t, <-closed)
 	if got := stored(t, c, k); len(got) != 1 {
 		t.Errorf("events %v, want that of before Close", got)
 	}
+}
+
+// Close without the time to send the queued events reports each of them as refused before it returns.
+func TestProducerCloseReportsWhatItDoesNotSend(t *testing.T) {
+	log, c, k := embeddedLog(t)
+	var outcomes []stream.Outcome
+	p := newProducer(t, log, stream.ProducerConfig{Linger: forGood, MaxBatch: 6,
+		OnFlush: func(o stream.Outcome) { outcomes = append(outcomes, o) }})
+	put(t, p, events(5)...)
+	testkit.Must(t, p.Flush(t.Context()))
+	put(t, p, events(5)...)
+	if err := p.Close(canceled(t)); !errors.Is(err, context.Canceled) {
+		t.Errorf("close: error %v, want %v", err, context.Canceled)
+	}
+	refused := 0
+	for _, o := range outcomes {
+		refused += o.RefusedEvents
+		if o.RefusedEvents != len(o.Refused) || o.UnknownEvents != 0 || o.Appended+o.RefusedEvents != 5 {
+			t.Errorf("outcome %+v", o)
+		}
+	}
+	if got := stored(t, c, k); refused != 5 || len(got) != 5 {
+		t.Errorf("%d events refused and %d stored of 10, want 5 and 5", refused, len(got))
+	}
+	testkit.Must(t, p.Close(t.Context())) // again
 }

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -91,10 +94,8 @@ func TestProducerBatchesGrowWhileRedisIsSlow(t *testing.T) {
 	c, k := streamtest.Connect(t, server.Addr()), newKeys(t, 4)
 	warm(t, c)
 	var sizes []int
-	p := newProducer(t, newLog(t, c, k, time.Minute), stream.ProducerConfig{OnFlush: func(
-		o stream.Outcome) {
-		sizes = append(sizes, o.Appended)
-	}})
+	p := newProducer(t, newLog(t, c, k, time.Minute), stream.ProducerConfig{
+		OnFlush: func(o stream.Outcome) { sizes = append(sizes, o.Appended) }})
 	server.Pause()
 	put(t, p, events(200)...)
 	server.Resume()
@@ -112,14 +113,12 @@ func TestProducerWithRedisFrozen(t *testing.T) {
 	warm(t, c)
 	var unknown []api.Event
 	p := newProducer(t, newLog(t, c, k, time.Minute), stream.ProducerConfig{
-		Linger: forGood, FlushTimeout: 50 * time.Millisecond, OnFlush: func(
-			o stream.Outcome) {
-			unknown = append(unknown, o.Unknown...)
-		},
+		Linger: forGood, FlushTimeout: 50 * time.Millisecond,
+		OnFlush: func(o stream.Outcome) { unknown = append(unknown, o.Unknown...) },
 	})
 	server.Pause()
 	put(t, p, api.Event{Key: "a", Count: 1}, api.Event{Key: "a", Count: 2})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := p.Close(ctx); !errors.Is(err, api.ErrOutcomeUnknown) {
 		t.Fatalf("close: error %v, want %v", err, api.ErrOutcomeUnknown)
@@ -128,7 +127,7 @@ func TestProducerWithRedisFrozen(t *testing.T) {
 		t.Errorf("unknown (-want +got):\n%s", diff)
 	}
 	server.Resume()
-	streamtest.Eventually(t, 10*time.Second, "the entry comes in", func() (bool, string) {
+	streamtest.Eventually(t, "the entry comes in", func() (bool, string) {
 		got := stored(t, c, k)
 		return cmp.Equal(got, map[string][]int64{"a": {3}}), fmt.Sprint(got)
 	})
@@ -184,5 +183,76 @@ func TestEventsAreMergedByTheirValues(t *testing.T) {
 		{"key": "ip", "count": "2"}, {"key": "ip", "count": "1"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// After a lost reply, a producer sends only the events with an id again.
+func TestProducerSendsEventsWithIDsAgain(t *testing.T) {
+	direct := streamtest.Connect(t, streamtest.Redis(t))
+	proxy := streamtest.NewProxy(t, direct.Options().Addr)
+	c, k := streamtest.Connect(t, proxy.Addr), newKeys(t, 4)
+	warm(t, c)
+	var outcomes []stream.Outcome
+	p := newProducer(t, newLog(t, c, k, time.Minute), stream.ProducerConfig{
+		Linger: time.Minute, MaxBatch: 4, OnFlush: func(o stream.Outcome) { outcomes = append(outcomes, o) },
+	})
+	proxy.LoseReplies(1)
+	put(t, p, api.Event{Key: "plain", Count: 1}, api.Event{Key: "id", Count: 2, ID: "1"},
+		api.Event{Key: "id", Count: 2, ID: "2"}, api.Event{Key: "plain", Count: 3})
+	if err := p.Flush(t.Context()); !errors.Is(err, api.ErrOutcomeUnknown) {
+		t.Errorf("flush: %v, want one that says that plain is unknown", err)
+	}
+	if len(outcomes) != 1 || outcomes[0].Appended != 2 || !reflect.DeepEqual(outcomes[0].Unknown,
+		[]api.Event{{Key: "plain", Count: 4}}) || len(outcomes[0].Refused) != 0 ||
+		outcomes[0].UnknownEvents != 2 || outcomes[0].RefusedEvents != 0 {
+		t.Errorf("outcomes %+v", outcomes)
+	}
+	got := stored(t, direct, k)
+	if !slices.Equal(got["plain"], []int64{4}) || !slices.Equal(got["id"], []int64{2, 2, 2, 2}) {
+		t.Errorf("stored %v: what has an id was to be sent twice, and plain once", got)
+	}
+}
+
+// If Redis does not come back, the flush ends at its timeout, and returns what is known
+// of each event.
+func TestProducerGivesUpInTime(t *testing.T) {
+	server := streamtest.OwnRedis(t)
+	c, k := streamtest.Connect(t, server.Addr()), newKeys(t, 4)
+	warm(t, c)
+	server.Stop()
+	var outcome stream.Outcome
+	p := newProducer(t, newLog(t, c, k, time.Minute), stream.ProducerConfig{FlushTimeout: 200 * time.Millisecond,
+		OnFlush: func(o stream.Outcome) { outcome = o }})
+	put(t, p, api.Event{Key: "id", Count: 2, ID: "1"})
+	if err := p.Flush(t.Context()); err == nil {
+		t.Error("the flush says nothing")
+	}
+	if len(outcome.Refused)+len(outcome.Unknown) != 1 || outcome.RefusedEvents+outcome.UnknownEvents != 1 ||
+		outcome.Appended != 0 {
+		t.Errorf("outcome %+v", outcome)
+	}
+}
+
+// However often events with an id are sent in vain, the error has the first failure of the other events and the last
+// failure of these.
+func TestProducerReportsFewFailures(t *testing.T) {
+	direct := streamtest.Connect(t, streamtest.Redis(t))
+	proxy := streamtest.NewProxy(t, direct.Options().Addr)
+	c, k := streamtest.Connect(t, proxy.Addr), newKeys(t, 4)
+	warm(t, c)
+	proxy.LoseReplies(1_000)
+	var outcome stream.Outcome
+	p := newProducer(t, newLog(t, c, k, time.Minute), stream.ProducerConfig{Linger: forGood,
+		FlushTimeout: time.Second, OnFlush: func(o stream.Outcome) { outcome = o }})
+	list := events(21)
+	for i := range list[1:] {
+		list[i+1].ID = "1"
+	}
+	put(t, p, list...)
+	if err := p.Close(t.Context()); !errors.Is(err, api.ErrOutcomeUnknown) || strings.Count(err.Error(), "\n") > 1 {
+		t.Errorf("close: error %v, want at most 2 lines", err)
+	}
+	if outcome.UnknownEvents != 21 || len(outcome.Unknown) != 21 || outcome.RefusedEvents+outcome.Appended != 0 {
+		t.Errorf("outcome %+v, want all unknown", outcome)
 	}
 }

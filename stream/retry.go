@@ -3,6 +3,8 @@ package stream
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -15,63 +17,71 @@ import (
 func (l *Log) appendUntil(ctx context.Context, items []item, pause func(ctx context.Context,
 	attempt int) bool) Outcome {
 	out := l.append(ctx, items)
+	settled := out.withoutIDs()
 	unknown := map[identity]bool{} // sent without a reply at least once
 	for attempt := 1; ; attempt++ {
 		var again []item
-		for _, e := range out.Refused {
+		for _, e := range slices.Concat(out.Refused, out.Unknown) {
 			if e.ID != "" {
 				again = append(again, item{e, 1})
-			}
-		}
-		for _, e := range out.Unknown {
-			if e.ID != "" {
-				again = append(again, item{e, 1})
-				unknown[identity{e.Key, e.ID}] = true
 			}
 		}
 		if len(again) == 0 || !pause(ctx, attempt) {
 			return out
 		}
+		for _, e := range out.Unknown {
+			unknown[identity{e.Key, e.ID}] = true
+		}
 		next := l.append(ctx, again)
 		// An event that is refused now may have been stored by an earlier attempt.
-		refused := next.Refused
-		next.Refused = nil
-		for _, e := range refused {
-			if unknown[identity{e.Key, e.ID}] {
+		maybe := func(e api.Event) bool { return unknown[identity{e.Key, e.ID}] }
+		for _, e := range next.Refused {
+			if maybe(e) {
 				next.Unknown = append(next.Unknown, e)
-				next.Err = errors.Join(next.Err, api.ErrOutcomeUnknown)
-			} else {
-				next.Refused = append(next.Refused, e)
 			}
 		}
-		out.Appended += next.Appended
-		out.Entries += next.Entries
-		// The events with ids, which are one event each, are counted in next.
-		out.RefusedEvents -= len(out.Refused)
-		out.UnknownEvents -= len(out.Unknown)
-		out.Refused, out.Unknown = withoutID(out.Refused), withoutID(out.Unknown)
-		out.RefusedEvents += len(out.Refused) + len(next.Refused)
-		out.UnknownEvents += len(out.Unknown) + len(next.Unknown)
-		if len(out.Refused)+len(out.Unknown) == 0 {
-			out.Err = nil
+		next.Refused = slices.DeleteFunc(next.Refused, maybe)
+		if len(next.Unknown) > 0 && !errors.Is(next.Err, api.ErrOutcomeUnknown) {
+			next.Err = fmt.Errorf("%w: %w", api.ErrOutcomeUnknown, next.Err)
 		}
-		out.Refused, out.Unknown = append(out.Refused, next.Refused...), append(out.Unknown, next.Unknown...)
-		out.Err = errors.Join(out.Err, next.Err)
+		settled.Appended += next.Appended
+		settled.Entries += next.Entries
+		out = settled.with(next)
 	}
+}
+
+// with adds the events of next that are not stored, which are one event each. The failures of the attempts in between
+// are left out.
+func (o Outcome) with(next Outcome) Outcome {
+	o.Refused, o.Unknown = slices.Concat(o.Refused, next.Refused), slices.Concat(o.Unknown, next.Unknown)
+	o.RefusedEvents += len(next.Refused)
+	o.UnknownEvents += len(next.Unknown)
+	o.Err = errors.Join(o.Err, next.Err)
+	return o
+}
+
+// withoutIDs leaves out the refused and unknown events with an id, which are one event each.
+func (o Outcome) withoutIDs() Outcome {
+	plain := func(list []api.Event) (kept []api.Event) {
+		for _, e := range list {
+			if e.ID == "" {
+				kept = append(kept, e)
+			}
+		}
+		return kept
+	}
+	refused, unknown := len(o.Refused), len(o.Unknown)
+	o.Refused, o.Unknown = plain(o.Refused), plain(o.Unknown)
+	o.RefusedEvents -= refused - len(o.Refused)
+	o.UnknownEvents -= unknown - len(o.Unknown)
+	if len(o.Refused)+len(o.Unknown) == 0 {
+		o.Err = nil
+	}
+	return o
 }
 
 // identity identifies an event with an id.
 type identity struct{ key, id string }
-
-func withoutID(events []api.Event) []api.Event {
-	var list []api.Event
-	for _, e := range events {
-		if e.ID == "" {
-			list = append(list, e)
-		}
-	}
-	return list
-}
 
 // pauseBetween waits 50 ms after the first attempt, and twice as long after each
 // further attempt, up to a second. It returns false if ctx ends before.

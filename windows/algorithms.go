@@ -3,6 +3,7 @@ package windows
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/streamcounter/streamcounter/lua"
 )
@@ -21,8 +22,8 @@ func (r *Rule) AlgorithmOf(w Window) string {
 	return cmp.Or(w.Algorithm, r.Algorithm)
 }
 
-// CountedAnew returns the windows that the rule also had before, and that it now counts by another algorithm or in
-// other buckets. The units that keys have spent in them are lost once, at the change.
+// CountedAnew returns the windows that start from zero at the change: the rule had them before, and now counts them in
+// other buckets, or by another algorithm that has no log of them yet.
 func (r *Rule) CountedAnew(before *Rule) (list []Window) {
 	for _, w := range r.Windows {
 		for _, old := range before.Windows {
@@ -30,12 +31,27 @@ func (r *Rule) CountedAnew(before *Rule) (list []Window) {
 				continue
 			}
 			is, was := r.AlgorithmOf(w), before.AlgorithmOf(old)
-			if is != was || is == SlidingBuckets && r.Buckets != before.Buckets {
+			if is != was && r.Kept(before, w) == 0 || is == SlidingBuckets && r.Buckets != before.Buckets {
 				list = append(list, w)
 			}
 		}
 	}
 	return list
+}
+
+// Kept returns how far back the data that the rule `before` stored for a window reach. It returns 0 if the rule stored
+// nothing that the window reads, or if the window's algorithm counts each window by itself.
+func (r *Rule) Kept(before *Rule, w Window) (kept time.Duration) {
+	algorithm := r.AlgorithmOf(w)
+	if !lua.IsExact(algorithm) && algorithm != lua.Distinct {
+		return 0
+	}
+	for _, old := range before.Windows {
+		if before.AlgorithmOf(old) == algorithm && old.valueOf() == w.valueOf() {
+			kept = max(kept, old.Per)
+		}
+	}
+	return kept
 }
 
 // Same reports whether two windows have the same span, whatever their limits are.

@@ -20,12 +20,8 @@ var bucketsOption = option{
 	fields: []optionField{{"buckets", "number", fmt.Sprintf("`%d`", DefaultBuckets), fmt.Sprintf(
 		"parts that a window is divided into, 1 to %d; only with `%s`", MaxBuckets, SlidingBuckets),
 		func(d *document.Document, r *Rule) document.Setter {
-			return func(n *document.Node, at string) error {
-				if err := document.Leaf(d, &r.Buckets, whole)(n, at); err != nil || r.Buckets != 0 {
-					return err
-				}
-				return d.Errorf(n, "buckets 0: want a whole number from 1 to %d", MaxBuckets)
-			}
+			return given(d, &r.Buckets, document.Whole(1, MaxBuckets),
+				fmt.Sprintf("buckets 0: want a whole number from 1 to %d", MaxBuckets))
 		}}},
 	defaults: func(r *Rule) {
 		if slices.Contains(r.Algorithms(), SlidingBuckets) {

@@ -3,6 +3,7 @@ package windows
 import (
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,6 +49,15 @@ func Calendars() []string {
 
 // unit returns the place of the calendar's unit in units, from 1; 0 if it has none.
 func (c Calendar) unit() int { return slices.Index(Calendars(), c.Unit) + 1 }
+
+// periodID returns the id of the window for calendar.lua; 0 if the window slides.
+func (w Window) periodID() int64 {
+	c := w.Calendar
+	if c.Unit == "" {
+		return 0
+	}
+	return int64(c.unit())<<32 + int64(crc32.ChecksumIEEE([]byte(c.String())))
+}
 
 // setPer sets the span of the window from texts: a duration, or a unit of the calendar with its
 // zone and starts. If it returns an error, it also returns the name of the wrong field.
@@ -222,26 +232,23 @@ func startOfDay(y int, m time.Month, d int, l *time.Location) int64 {
 // inPeriods reports whether the window counts in periods that begin at a date, and does not slide.
 func (w Window) inPeriods() bool { return w.Calendar.Unit != "" }
 
+// period returns the function that returns the period of a moment (Calendar.Period); nil if the window slides.
+func (w Window) period() func(ms int64) (from, to int64) {
+	if !w.inPeriods() {
+		return nil
+	}
+	return w.Calendar.Period
+}
+
+// setPeriods makes the periods begin when those of o begin, a window of the same span.
+func (w *Window) setPeriods(o Window) { w.Calendar = o.Calendar }
+
 // SamePeriods reports whether the periods of two windows begin at the same moments, or both windows have no periods.
 func (w Window) SamePeriods(o Window) bool { return w.Calendar == o.Calendar }
 
 // sameSpan reports whether two windows last equally long.
 func (w Window) sameSpan(o Window) bool {
 	return w.Calendar.Unit == o.Calendar.Unit && (w.inPeriods() || w.Per == o.Per)
-}
-
-// withPeriodsOf returns the window with the periods of another window.
-func (w Window) withPeriodsOf(o Window) Window {
-	w.Calendar = o.Calendar
-	return w
-}
-
-// period returns a function that returns the period of a moment, in ms; nil for a window that slides.
-func (w Window) period() func(ms int64) (from, to int64) {
-	if !w.inPeriods() {
-		return nil
-	}
-	return w.Calendar.Period
 }
 
 // zoneText returns a space and the zone in which the window's periods begin; empty for UTC, and if the window slides.
@@ -252,31 +259,10 @@ func (w Window) zoneText() string {
 	return " " + w.Calendar.Zone
 }
 
-// periodIDs returns the ids of the windows of some rules: one number per window, 0 for a window without
-// periods. The ids are unique among all rules of the plan.
-func (p *Plan) periodIDs(rules []*Rule) []int64 {
-	seen, ids := map[int]int64{}, map[*Rule][]int64{}
-	for _, r := range p.Rules() {
-		for _, w := range r.Windows {
-			id := int64(0)
-			if unit := w.Calendar.unit(); unit > 0 {
-				id = int64(unit)*100 + seen[unit]
-				seen[unit]++
-			}
-			ids[r] = append(ids[r], id)
-		}
-	}
-	var out []int64
-	for _, r := range rules {
-		out = append(out, ids[r]...)
-	}
-	return out
-}
-
 // lengthMs returns how long the window lasts in ms. For a window of the calendar it is the length of the period that
 // contains nowMs.
 func (w Window) lengthMs(nowMs int64) int64 {
-	if w.Calendar.Unit == "" {
+	if !w.inPeriods() {
 		return w.Per.Milliseconds()
 	}
 	from, to := w.Calendar.Period(nowMs)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/document"
-	"github.com/streamcounter/streamcounter/lua"
 )
 
 // MaxDistinct is the largest limit of a window that counts values. Redis keeps up to limit + 1 values per key.
@@ -28,12 +27,8 @@ type Normalize struct {
 // distinctFields returns the fields of a window that counts values.
 func distinctFields(d *document.Document, w *Window) []document.Field {
 	return []document.Field{
-		{Name: "distinct", Set: func(n *document.Node, at string) error {
-			if err := document.Leaf(d, &w.Distinct, document.Text)(n, at); err != nil || w.Distinct != "" {
-				return err
-			}
-			return d.Errorf(n, `distinct "": want the name of a field, such as user`)
-		}},
+		{Name: "distinct", Set: given(d, &w.Distinct, document.Text,
+			`distinct "": want the name of a field, such as user`)},
 		{Name: "normalize", Set: d.List(document.Leaf(d, &w.Normalize, func(n *document.Node) (Normalize, error) {
 			return w.Normalize.and(n)
 		}))},
@@ -44,21 +39,12 @@ func distinctFields(d *document.Document, w *Window) []document.Field {
 			}
 			return "", err
 		})},
-		{Name: "value_from", Set: func(n *document.Node, at string) error {
-			if err := document.Leaf(d, &w.ValueFrom, document.Text)(n, at); err != nil || w.ValueFrom != "" {
-				return err
-			}
-			return d.Errorf(n, `value_from "": want the name of a descriptor entry, such as user`)
-		}},
-		{Name: "publish_values", Set: func(n *document.Node, at string) error {
-			var count int64
-			err := document.Leaf(d, &count, document.Whole(1, MaxPublished))(n, at)
-			w.PublishValues = int(count)
-			if err == nil && count == 0 {
-				err = d.Errorf(n, "publish_values 0: want a whole number from 1 to %d", MaxPublished)
-			}
-			return err
-		}},
+		{Name: "value_from", Set: given(d, &w.ValueFrom, document.Text,
+			`value_from "": want the name of a descriptor entry, such as user`)},
+		{Name: "publish_values", Set: given(d, &w.PublishValues, func(n *document.Node) (int, error) {
+			count, err := document.Whole(1, MaxPublished)(n)
+			return int(count), err
+		}, fmt.Sprintf("publish_values 0: want a whole number from 1 to %d", MaxPublished))},
 	}
 }
 
@@ -96,6 +82,12 @@ type valueOf struct {
 
 // valueOf returns the field whose different values the window counts.
 func (w Window) valueOf() valueOf { return valueOf{w.Distinct, w.Normalize, w.Hash} }
+
+// CanCount reports whether the window, which is Distinct, can count the value.
+func (w Window) CanCount(value string) bool {
+	_, err := w.valueOf().of(value)
+	return err == nil
+}
 
 // form returns its word in the names of keys in Redis.
 func (v valueOf) form() string {
@@ -138,7 +130,8 @@ func (p *Plan) Values(field func(name string) string) (list []string, err error)
 		return nil, nil
 	}
 	list = make([]string, len(p.values))
-	for i, v := range p.values {
+	for i, m := range p.values {
+		v := m.value
 		needed := p.Live != nil && p.Live.counts(v.field)
 		text := field(v.field)
 		if text == "" && !needed {
@@ -172,10 +165,8 @@ type ValueMeter struct {
 
 // ValueMeters returns the meters of the plan that count values.
 func (p *Plan) ValueMeters() (list []ValueMeter) {
-	for _, m := range p.fresh.meters {
-		if m.algorithm == lua.Distinct {
-			list = append(list, ValueMeter{m.form, m.value.field, !m.value.key.IsZero(), m.windowMs})
-		}
+	for _, m := range p.values {
+		list = append(list, ValueMeter{m.form, m.value.field, !m.value.key.IsZero(), m.windowMs})
 	}
 	return list
 }

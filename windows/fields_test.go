@@ -2,6 +2,8 @@ package windows
 
 import (
 	"fmt"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -9,43 +11,6 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
-
-const none, required = "none", "required"
-
-// ruleFields documents the fields of a rules file that are no options, for the table of docs/rules.md. Options
-// document themselves.
-var ruleFields = []struct {
-	name    string // of a field in windows: windows[].name
-	value   string // its form
-	def     string // the default
-	meaning string
-}{
-	{"name", "text", required, "1 to 64 of a-z, 0-9 and `-`, unique in the file"},
-	{"match", "pattern", none, "the whole key: `*` matches any characters, `?` any one, `\\` takes the next " +
-		"character literally. A rule without `match` is a tier: only an [override](overrides.md) chooses it"},
-	{"algorithm", "name", code(DefaultAlgorithm), "counts each window that has no algorithm of its own: " +
-		code(Algorithms...) + " ([algorithms.md](algorithms.md))"},
-	{"windows", "list", required, fmt.Sprintf("1 to %d windows. A check must be admitted by all of them", MaxWindows)},
-	{"windows[].limit", "number", required, "units that the window admits, 1 to 10^12"},
-	{"windows[].per", "duration or period", "required, or `in_flight`",
-		fmt.Sprintf("length of the window: %s to %s, or `day`, `week`, "+
-			"`month`, `year` of the [calendar](#calendar-windows)", inDays(MinWindow), inDays(MaxWindow))},
-	{"windows[].zone", "IANA name", code("UTC"), "time zone of a calendar window"},
-	{"windows[].starts", "day", "see [below](#calendar-windows)", "when the period of a calendar window begins"},
-	{"windows[].in_flight", "duration", none, fmt.Sprintf("in place of `per`: `limit` units may be reserved at once. "+
-		"A reservation that is not renewed ends after this time, %s to %s. Such a rule takes "+
-		"[reservations](reservations.md) only", inDays(MinWindow), inDays(MaxReservation))},
-	{"windows[].algorithm", "name", "the rule's", "counts this window"},
-	{"windows[].distinct", "name of a field", none, fmt.Sprintf("`limit` different values of this field are admitted, "+
-		"up to %d: see [Different values](#different-values)", MaxDistinct)},
-	{"windows[].normalize", "list of `lower`, `trim`", none, "spellings that are one value"},
-	{"windows[].hash", "`true` or `false`", code("false"), "Redis stores a keyed hash instead of the value. " +
-		"`hash_key: FILE`, at the top of the rules file, names the secret"},
-	{"windows[].value_from", "name of an entry", none, "the entry of an Envoy descriptor that has the value. It is " +
-		"no part of the key"},
-	{"windows[].publish_values", "number", none, fmt.Sprintf("so many of the newest values, 1 to %d, go with "+
-		"decisions and alerts", MaxPublished)},
-}
 
 func code[T ~string](names ...T) string {
 	quoted := make([]string, len(names))
@@ -55,25 +20,39 @@ func code[T ~string](names ...T) string {
 	return strings.Join(quoted, ", ")
 }
 
-// docs/rules.md has these fields, and Parse accepts no others.
+// The table of docs/rules.md has the fields that Parse accepts. Options document themselves. The rows of the other
+// fields have the limits of this package.
 func TestRuleFieldsAreDocumented(t *testing.T) {
-	var names []string
-	var b strings.Builder
-	b.WriteString("| field | value | default | meaning |\n|---|---|---|---|\n")
-	row := func(name string, columns ...string) {
-		names = append(names, name)
-		fmt.Fprintf(&b, "| `%s` | %s |\n", name, strings.Join(columns, " | "))
+	page, err := os.ReadFile("../docs/rules.md")
+	testkit.Must(t, err)
+	_, table, _ := strings.Cut(string(page), "<!-- fields -->\n")
+	table, _, found := strings.Cut(table, "| `"+options[0].fields[0].name+"` |")
+	if !found {
+		t.Fatal("docs/rules.md has no table of fields")
 	}
-	for _, f := range ruleFields {
-		row(f.name, f.value, f.def, f.meaning)
+	for _, limits := range []string{
+		"`algorithm` | name | " + code(DefaultAlgorithm) + " |", "its own: " + code(Algorithms...) + " (",
+		fmt.Sprintf("1 to %d windows", MaxWindows),
+		fmt.Sprintf("length of the window: %s to %s,", inDays(MinWindow), inDays(MaxWindow)),
+		fmt.Sprintf("ends after this time, %s to %s.", inDays(MinWindow), inDays(MaxReservation)),
+		fmt.Sprintf("values of this field are admitted, up to %d:", MaxDistinct),
+		fmt.Sprintf("newest values, 1 to %d,", MaxPublished),
+	} {
+		if !strings.Contains(table, limits) {
+			t.Errorf("docs/rules.md does not say %q of a field", limits)
+		}
 	}
 	for _, o := range options {
 		for _, f := range o.fields {
-			row(f.name, f.form, f.def, f.meaning)
+			table += fmt.Sprintf("| `%s` | %s | %s | %s |\n", f.name, f.form, f.def, f.meaning)
 		}
 	}
-	testkit.Section(t, "../docs/rules.md", "fields", b.String())
+	testkit.Section(t, "../docs/rules.md", "fields", table)
 
+	var names []string
+	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(table, -1) {
+		names = append(names, row[1])
+	}
 	taken := parsedFields(t, "rules: [{x: 1}]")
 	at := slices.Index(taken, "windows") + 1
 	for i, name := range parsedFields(t, "rules: [{name: a, windows: [{x: 1}]}]") {

@@ -16,9 +16,9 @@ func asYAML(rules []*Rule) []byte {
 	var b strings.Builder
 	b.WriteString("rules:\n")
 	for _, r := range rules {
-		fmt.Fprintf(&b,
-			"  - name: %q\n    algorithm: %s\n    hold: %dns\n    on_error: %s\n    shadow: %t\n    on_deny: %s\n",
-			r.Name, r.Algorithm, r.Hold.Nanoseconds(), r.OnError, r.Shadow, r.OnDeny)
+		fmt.Fprintf(&b, "  - name: %q\n    algorithm: %s\n    hold: %s\n", r.Name, r.Algorithm, r.Hold)
+		fmt.Fprintf(&b, "    shadow: %t\n    on_error: %s\n    on_deny: %s\n    on_expire: %s\n", r.Shadow, r.OnError,
+			r.OnDeny, r.OnExpire)
 		if r.Match != "" {
 			fmt.Fprintf(&b, "    match: '%s'\n", strings.ReplaceAll(r.Match, "'", "''"))
 		}
@@ -27,7 +27,7 @@ func asYAML(rules []*Rule) []byte {
 		}
 		b.WriteString("    windows:\n")
 		for _, w := range r.Windows {
-			fmt.Fprintf(&b, "      - limit: %d\n        per: %dns\n", w.Limit, w.Per.Nanoseconds())
+			fmt.Fprintf(&b, "      - limit: %d\n        per: %s\n", w.Limit, w.Per)
 		}
 		if len(r.Alerts) > 0 {
 			b.WriteString("    alerts: [")

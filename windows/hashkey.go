@@ -8,8 +8,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/streamcounter/streamcounter/internal/document"
 	"github.com/streamcounter/streamcounter/internal/reload"
@@ -24,8 +24,9 @@ const hashBytes = 16
 // HashKey is the secret that hashes values (HMAC-SHA256) before they go to Redis. An empty HashKey hashes nothing.
 type HashKey string
 
-// unread marks a window with `hash: true` before Parse has read the secret. With WithoutHashKey the mark stays.
-const unread HashKey = "?"
+// unread marks a window with `hash: true` before Parse has read the secret. With WithoutHashKey the mark stays, with
+// the path of the secret after it. No secret begins with a space.
+const unread = " "
 
 // NewHashKey returns the key in the content of a secret file. White space around the secret is not part of it.
 func NewHashKey(secret []byte) (HashKey, error) {
@@ -43,7 +44,8 @@ const WithoutHashKey ParseOption = 1
 // giveHashKey sets the secret in the file at path in all windows with `hash: true`. A relative path begins at the
 // folder of the rules file.
 func giveHashKey(d *document.Document, rulesFile, path string, list []*Rule, options []ParseOption) error {
-	key := unread
+	marked := HashKey(unread + path)
+	key := marked
 	for i, r := range list {
 		for j := range r.Windows {
 			w := &r.Windows[j]
@@ -54,9 +56,9 @@ func giveHashKey(d *document.Document, rulesFile, path string, list []*Rule, opt
 				return d.ErrorAt(fmt.Sprintf("rules[%d].windows[%d].hash", i, j),
 					"hash: want hash_key, the path of a file with a secret, at the top of the file")
 			}
-			if key == unread && !slices.Contains(options, WithoutHashKey) {
+			if key == marked && !slices.Contains(options, WithoutHashKey) {
 				var err error
-				if key, err = readHashKey(rulesFile, path); err != nil {
+				if key, err = readHashKey(reload.Beside(rulesFile, path)); err != nil {
 					return d.ErrorAt("hash_key", "hash_key %q: %w", path, err)
 				}
 			}
@@ -66,10 +68,7 @@ func giveHashKey(d *document.Document, rulesFile, path string, list []*Rule, opt
 	return nil
 }
 
-func readHashKey(rulesFile, path string) (HashKey, error) {
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(filepath.Dir(rulesFile), path)
-	}
+func readHashKey(path string) (HashKey, error) {
 	files, err := reload.Read("secret", path)
 	if err != nil {
 		return "", err
@@ -89,10 +88,18 @@ func (k HashKey) MarshalJSON() ([]byte, error) { return json.Marshal(k.String())
 
 // String returns the fingerprint, so that the secret is never printed.
 func (k HashKey) String() string {
-	if k == unread {
+	if strings.HasPrefix(string(k), unread) {
 		return "hash"
 	}
 	return "hash-" + k.fingerprint()
+}
+
+// Says returns in words that values are hashed, and with which file, if it was not read.
+func (k HashKey) Says() string {
+	if path, is := strings.CutPrefix(string(k), unread); is {
+		return "hashed by " + path
+	}
+	return "hashed"
 }
 
 // fingerprint identifies the secret. It is part of the names of keys in Redis, so another secret begins new sets.

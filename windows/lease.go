@@ -22,12 +22,7 @@ var leaseOption = option{
 		"this time, %s to %s, no longer than the shortest window; not beside `in_flight`",
 		inDays(MinLease), inDays(MaxLease)),
 		func(d *document.Document, r *Rule) document.Setter {
-			return func(n *document.Node, at string) error {
-				if err := document.Leaf(d, &r.Lease, duration)(n, at); err != nil || r.Lease != 0 {
-					return err
-				}
-				return d.Errorf(n, "lease 0s: %s", wantLease)
-			}
+			return given(d, &r.Lease, duration, "lease 0s: "+wantLease)
 		}}},
 	validate: (*Rule).validateLease,
 	state: func(r *Rule) string {

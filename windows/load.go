@@ -66,18 +66,27 @@ func readRule(d *document.Document, r *Rule) document.Setter {
 	type field = document.Field
 	return d.Mapping(append([]field{
 		{Name: "name", Need: document.Needed, Set: document.Leaf(d, &r.Name, document.Text)},
-		{Name: "match", Set: func(n *document.Node, at string) error {
-			if err := document.Leaf(d, &r.Match, document.Text)(n, at); err != nil || r.Match != "" {
-				return err
-			}
-			return d.Errorf(n, `match "": want a pattern over keys, as "user:*", or "*" for all; a tier has none`)
-		}},
+		{Name: "match", Set: given(d, &r.Match, document.Text,
+			`match "": want a pattern over keys, as "user:*", or "*" for all; a tier has none`)},
 		{Name: "algorithm", Set: document.Leaf(d, &r.Algorithm, document.Text)},
 		{Name: "windows", Need: document.Needed, Set: d.List(func(n *document.Node, at string) error {
 			r.Windows = append(r.Windows, Window{})
 			return readWindow(d, &r.Windows[len(r.Windows)-1], n, at)
 		})},
 	}, optionFields(d, r)...)...)
+}
+
+// given is document.Leaf for a field whose zero value means that it is left out. If the zero value itself is given, it
+// returns the error `refusal`.
+func given[T comparable](d *document.Document, to *T, read func(*document.Node) (T, error), refusal string,
+) document.Setter {
+	return func(n *document.Node, at string) error {
+		var zero T
+		if err := document.Leaf(d, to, read)(n, at); err != nil || *to != zero {
+			return err
+		}
+		return d.Errorf(n, "%s", refusal)
+	}
 }
 
 func readWindow(d *document.Document, w *Window, n *document.Node, at string) error {

@@ -26,8 +26,8 @@ type Rules struct {
 	literals []string
 	branches []branch
 
-	plans    *plans
-	warnings []error // of Parse
+	withShadow *made[shadowStep] // the plans with one more shadow rule
+	warnings   []error           // of Parse
 
 	under               // With
 	values    bool      // a rule counts values
@@ -76,8 +76,8 @@ func newRules(list []*Rule) (*Rules, int, *fault) {
 	if len(list) == 0 {
 		return nil, -1, faultf("", "rules is an empty list: want at least one")
 	}
-	r := &Rules{named: make(map[string]*Rule, len(list)), alone: make(map[*Rule]*Plan, len(list)), plans: &plans{},
-		under: newUnder()}
+	r := &Rules{named: make(map[string]*Rule, len(list)), alone: make(map[*Rule]*Plan, len(list)),
+		withShadow: &made[shadowStep]{}, under: newUnder()}
 	for i, given := range list {
 		if given == nil {
 			return nil, i, faultf("", "is nil")
@@ -103,7 +103,7 @@ func newRules(list []*Rule) (*Rules, int, *fault) {
 // Combine returns the rules of each argument in turn, under one index. It does not
 // copy the rules. It returns an error if two rules have the same name.
 func Combine(each ...*Rules) (*Rules, error) {
-	r := &Rules{named: map[string]*Rule{}, alone: map[*Rule]*Plan{}, plans: &plans{}, under: newUnder()}
+	r := &Rules{named: map[string]*Rule{}, alone: map[*Rule]*Plan{}, withShadow: &made[shadowStep]{}, under: newUnder()}
 	for _, rules := range each {
 		r.warnings = append(r.warnings, rules.warnings...)
 		for _, rule := range rules.list {
@@ -197,7 +197,14 @@ func (r *Rules) beside(plan *Plan, i int, key string) *Plan {
 		}
 	}
 	for _, t := range fit[:n] {
-		plan = r.plans.with(plan, t)
+		if plan == nil {
+			plan = t.plan
+			continue
+		}
+		before := plan
+		plan = r.withShadow.plan(shadowStep{before, t.rule}, func() *Plan {
+			return newPlan(before.Live, append(slices.Clip(before.Shadows), t.rule))
+		})
 	}
 	return plan
 }

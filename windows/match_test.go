@@ -57,55 +57,38 @@ var (
 	})
 )
 
+// A key has the first live rule that fits, and the first shadow rules, in file order, whatever literals their patterns
+// begin with.
 func TestMatchIsTheFirstThatFits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		patterns := rapid.SliceOfN(somePattern, 1, 12).Draw(t, "patterns")
-		rules := rulesOf(t, patterns...)
-		for range 8 {
-			key := someKey.Draw(t, "key")
-			want := ""
-			for i, p := range patterns {
-				if naive(p, key) {
-					want = fmt.Sprint(i)
-					break
-				}
-			}
-			got := ""
-			if r := rules.Match(key); r != nil {
-				got = r.Name()
-			}
-			if got != want {
-				t.Fatalf("%q: rule %q, want %q", key, got, want)
-			}
-		}
-	})
-}
-
-// A key has the first shadow rules that fit, in file order, whatever literals their patterns begin with.
-func TestMatchHasTheFirstShadowRulesThatFit(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		patterns := rapid.SliceOfN(somePattern, 1, 30).Draw(t, "patterns")
+		patterns := rapid.SliceOfN(rapid.OneOf(somePattern, rapid.Just("*")), 1, 30).Draw(t, "patterns")
 		list := rulesOf(t, patterns...).List()
 		for _, r := range list {
-			r.Shadow = true
+			r.Shadow = rapid.IntRange(0, 5).Draw(t, "live") > 0
 		}
 		rules, err := NewRules(list)
 		testkit.Must(t, err)
 		for range 8 {
 			key := someKey.Draw(t, "key")
+			var live string
 			var want, got []string
-			for i, p := range patterns {
-				if naive(p, key) && len(want) < MaxShadows {
-					want = append(want, fmt.Sprint(i))
+			for _, r := range list {
+				switch fits := naive(r.Match, key); {
+				case fits && r.Shadow && len(want) < MaxShadows:
+					want = append(want, r.Name)
+				case fits && !r.Shadow && live == "":
+					live = r.Name
 				}
 			}
-			if plan := rules.Match(key); plan != nil {
-				for _, r := range plan.Shadows {
-					got = append(got, r.Name)
-				}
+			plan := rules.Match(key)
+			if plan == nil && live+strings.Join(want, "") == "" {
+				continue
 			}
-			if !slices.Equal(got, want) {
-				t.Fatalf("%q: shadow rules %q, want %q", key, got, want)
+			for _, r := range plan.Shadows {
+				got = append(got, r.Name)
+			}
+			if (plan.Live == nil) != (live == "") || live != "" && plan.Live.Name != live || !slices.Equal(got, want) {
+				t.Fatalf("%q: %+v, shadow rules %q; want %q, %q", key, plan.Live, got, live, want)
 			}
 		}
 	})
@@ -127,31 +110,6 @@ func TestEachPatternIsStoredOnce(t *testing.T) {
 	}
 }
 
-func BenchmarkMatch(b *testing.B) {
-	many := []string{"api:*:write"}
-	for i := range 1000 {
-		many = append(many, fmt.Sprintf("tenant:%d:*", i))
-	}
-	for name, c := range map[string]struct {
-		patterns []string
-		key      string
-	}{
-		"one":     {[]string{"*"}, "user:42"},
-		"few":     {[]string{"user:vip:*", "user:*", "ip:*", "path:*/login", "path:*", "*"}, "user:42"},
-		"middle":  {[]string{"ip:*", "path:*/login", "path:*/logout", "path:*", "*"}, "path:/a/b/c"},
-		"last":    {[]string{"user:vip:*", "user:*:a", "*:b", "*c", "*"}, "user:vip:42"},
-		"many":    {append(many, "tenant:*", "*"), "tenant:500:42"},
-		"nothing": {many, "user:42"},
-	} {
-		b.Run(name, func(b *testing.B) {
-			rules := rulesOf(b, c.patterns...)
-			for b.Loop() {
-				rules.Match(c.key)
-			}
-		})
-	}
-}
-
 // Without the bound, this takes far too long.
 func TestHostileKeyIsBounded(t *testing.T) {
 	rules := rulesOf(t, strings.Repeat("*a", 20)+"*b*", "*")
@@ -166,5 +124,26 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 		if n := testing.AllocsPerRun(100, func() { rules.Match(key) }); n != 0 {
 			t.Errorf("%q: %v allocations", key, n)
 		}
+	}
+}
+
+func TestCombineKeepsTheRulesAndTheirOrder(t *testing.T) {
+	make := func(name, match string) *Rules {
+		r, err := NewRules([]*Rule{{Name: name, Match: match, Windows: []Window{{Limit: 1, Per: time.Second}}}})
+		testkit.Must(t, err)
+		return r
+	}
+	first, second := make("a", "x:*"), make("b", "*")
+	both, err := Combine(first, second)
+	testkit.Must(t, err)
+	if both.Match("x:1").Live != first.List()[0] || both.Match("y").Live != second.List()[0] ||
+		both.Named("b") != second.List()[0] {
+		t.Error("not the rules that were given")
+	}
+	if r, err := Combine(second, first); err != nil || r.Match("x:1").Live != second.List()[0] {
+		t.Error("not in the order given", err)
+	}
+	if _, err := Combine(first, second, make("a", "z")); err == nil || !strings.Contains(err.Error(), `"a"`) {
+		t.Error(err)
 	}
 }

@@ -86,8 +86,13 @@ func (r *Rule) Says() (list []string) {
 	return list
 }
 
-// NotReplayed returns the parts of the rule that a replay of a log leaves out, in words.
+// NotReplayed returns the parts of the rule that a replay of a log leaves out or counts otherwise, in words.
 func (r *Rule) NotReplayed() (list []string) {
+	for _, a := range r.Algorithms() {
+		if slices.Contains(Algorithms, a) && !lua.IsExact(a) {
+			list = append(list, "by "+a+", but exactly in windows that slide")
+		}
+	}
 	for _, o := range options {
 		if o.notReplayed == nil {
 			continue

@@ -1,8 +1,8 @@
 package windows
 
 import (
+	"cmp"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 	"unique"
@@ -22,13 +22,33 @@ func (r *Rules) With(o *overrides.All) *Rules {
 // nameOfBlocks is the name of the decisions of blocks, which no rule can have.
 const nameOfBlocks = api.OverrideRule
 
+// MatchText returns the match of the rule, or in words that it is a tier, which has none.
+func (r *Rule) MatchText() string {
+	return cmp.Or(r.Match, "a tier, which only an override chooses")
+}
+
+// validateTier refuses a shadow without a match.
+func (r *Rule) validateTier() *fault {
+	if r.Match == "" && r.Shadow {
+		return faultf("shadow",
+			"shadow: true without match: only an override chooses such a rule, and never a shadow")
+	}
+	return nil
+}
+
 // under has the overrides of rules.
 type under struct {
 	overrides *overrides.All // nil: none (With)
-	changed   *changedPlans
+	changed   *made[changeStep]
 }
 
-func newUnder() under { return under{changed: &changedPlans{}} }
+func newUnder() under { return under{changed: &made[changeStep]{}} }
+
+// changeStep is a plan, which may be nil, and the effect of an override on it.
+type changeStep struct {
+	plan   *Plan
+	effect unique.Handle[overrides.Effect]
+}
 
 // replacement has the fields of a plan that an override has made.
 type replacement struct {
@@ -89,50 +109,14 @@ func Under(o *overrides.All, rules func() *Rules) func() *Rules {
 // these rules. It also returns the override, nil if there is none. The result may be passed to Apply
 // again. A block does not change the plan, because events still count under it.
 func (r *Rules) Apply(plan *Plan, key string) (*Plan, *overrides.Override) {
-	if r.overrides == nil {
-		return plan, nil
-	}
 	o := r.overrides.Find(key)
 	if o == nil {
 		return plan, nil
 	}
-	if plan != nil && plan.written != nil {
-		plan = plan.written
-	}
-	return r.changed.under(r, plan, o), o
-}
-
-// changedPlans are the plans that overrides have made from others, each once.
-type changedPlans struct {
-	mu    sync.RWMutex
-	plans map[changedPlan]*Plan
-}
-
-type changedPlan struct {
-	plan   *Plan
-	effect unique.Handle[overrides.Effect]
-}
-
-// under returns the plan that an override makes from a plan, which may be nil.
-func (c *changedPlans) under(r *Rules, plan *Plan, o *overrides.Override) *Plan {
-	at := changedPlan{plan, o.Effect()}
-	c.mu.RLock()
-	known, ok := c.plans[at]
-	c.mu.RUnlock()
-	if ok {
-		return known
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if known, ok = c.plans[at]; ok {
-		return known
-	}
-	if c.plans == nil || len(c.plans) >= maxPlans {
-		c.plans = map[changedPlan]*Plan{}
-	}
-	known = r.change(plan, o.Effect().Value())
-	c.plans[at] = known
-	return known
+	written := plan.Written()
+	return r.changed.plan(changeStep{written, o.Effect()}, func() *Plan {
+		return r.change(written, o.Effect().Value())
+	}), o
 }
 
 // change returns the plan that the effect of an override makes from a plan. It returns the same plan
@@ -148,7 +132,7 @@ func (r *Rules) change(plan *Plan, e overrides.Effect) *Plan {
 	kept := map[string]int64{}
 	if plan != nil {
 		for _, m := range plan.fresh.meters {
-			kept[m.form] = m.spanMs
+			kept[m.form] = m.SpanMs
 		}
 	}
 	var out *Plan
@@ -165,8 +149,7 @@ func (r *Rules) change(plan *Plan, e overrides.Effect) *Plan {
 		}
 		out = newPlanThatKeeps(tier, shadows, kept)
 	case e.HasWindows() && live != nil:
-		list, err := readOverrideWindows(e.Windows())
-		other, _ := live.withWindows(list, e.Only)
+		other, _, err := live.withWindows(e.Windows(), e.Only)
 		if err != nil || other.validateWindows() != nil {
 			return plan
 		}
@@ -186,7 +169,7 @@ func (r *Rules) change(plan *Plan, e overrides.Effect) *Plan {
 func (p *Plan) keepLonger(before *Plan) {
 	for _, mine := range p.fresh.meters {
 		for _, m := range before.fresh.meters {
-			if m.form == mine.form && m.spanMs < mine.spanMs {
+			if m.form == mine.form && m.SpanMs < mine.SpanMs {
 				p.settled = p.fresh
 			}
 		}

@@ -1,6 +1,7 @@
 package windows
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,18 +12,22 @@ import (
 // withWindows returns the rule with the windows of an override. A window of the override replaces the rule's
 // window of the same length, and keeps that window's algorithm, so that the count continues. Other windows are
 // added. The rule keeps its other windows. If `only` is set, it keeps those alone that count values. replaced are the
-// rule's windows that are no longer in effect.
-func (r *Rule) withWindows(list []overrideWindow, only bool) (out *Rule, replaced []Window) {
+// rule's windows that are no longer in effect. A window without a zone and a start has the periods of the window that
+// it replaces.
+func (r *Rule) withWindows(list []api.OverrideWindow, only bool) (out *Rule, replaced []Window, err error) {
 	c := *r
 	c.Windows = slices.Clone(r.Windows)
 	if only {
 		c.Windows = slices.DeleteFunc(c.Windows, func(w Window) bool { return w.Distinct == "" })
 	}
 	for _, w := range list {
-		window := w.Window
+		window, _, err := readOverrideWindow(w)
+		if err != nil {
+			return nil, nil, err
+		}
 		window.Algorithm = r.algorithmFor(window)
-		if i := slices.IndexFunc(r.Windows, window.Same); i >= 0 && !w.ownPeriods {
-			window = window.withPeriodsOf(r.Windows[i])
+		if i := slices.IndexFunc(r.Windows, window.Same); i >= 0 && w.Zone == "" && w.Starts == "" {
+			window.setPeriods(r.Windows[i])
 		}
 		if i := slices.IndexFunc(c.Windows, window.Same); i >= 0 {
 			c.Windows[i] = window
@@ -35,32 +40,14 @@ func (r *Rule) withWindows(list []overrideWindow, only bool) (out *Rule, replace
 			replaced = append(replaced, w)
 		}
 	}
-	return &c, replaced
+	return &c, replaced, nil
 }
 
-// overrideWindow is a window of an override. ownPeriods: the override says in which zone its periods begin, or when.
-// Otherwise they begin when the periods of the window that it replaces begin.
-type overrideWindow struct {
-	Window
-	ownPeriods bool
-}
-
-// readOverrideWindow reads a window of an override. With an error, field and value are the wrong field and its value.
-func readOverrideWindow(w api.OverrideWindow) (out overrideWindow, field, value string, err error) {
-	out.Limit, out.ownPeriods = w.Limit, w.Zone != "" || w.Starts != ""
-	if field, err = out.setPer(w.Per, w.Zone, w.Starts); err != nil {
-		value = map[string]string{"per": w.Per, "zone": w.Zone, "starts": w.Starts}[field]
-	}
-	return out, field, value, err
-}
-
-// plain returns the windows without ownPeriods.
-func plain(list []overrideWindow) []Window {
-	out := make([]Window, len(list))
-	for i, w := range list {
-		out[i] = w.Window
-	}
-	return out
+// readOverrideWindow reads a window of an override. With an error, field is the wrong field.
+func readOverrideWindow(w api.OverrideWindow) (out Window, field string, err error) {
+	out.Limit = w.Limit
+	field, err = out.setPer(w.Per, w.Zone, w.Starts)
+	return out, field, err
 }
 
 // String returns a window in words: 100 per 1m.
@@ -72,15 +59,6 @@ func (w Window) String() string {
 		return fmt.Sprintf("%d values of %q per %s", w.Limit, w.Distinct, w.PerText())
 	}
 	return fmt.Sprintf("%d per %s", w.Limit, w.PerText()) + w.zoneText()
-}
-
-// words returns each window in words.
-func words(list []Window) []string {
-	out := make([]string, len(list))
-	for i, w := range list {
-		out[i] = w.String()
-	}
-	return out
 }
 
 // Effect returns the consequences of an override: the windows that it replaces and keeps, and warnings about effects
@@ -103,12 +81,14 @@ func (r *Rules) Effect(o api.Override) (e api.OverrideEffect) {
 	if plan.Live == nil || len(o.Windows) == 0 {
 		return e
 	}
-	list, err := readOverrideWindows(o.Windows)
+	under, replaced, err := plan.Live.withWindows(o.Windows, o.Only)
 	if err != nil { // ValidateOverride has said so
 		return e
 	}
-	under, replaced := plan.Live.withWindows(list, o.Only)
-	e.MatchedRule, e.Replaces = plan.Live.Name, words(replaced)
+	e.MatchedRule = plan.Live.Name
+	for _, w := range replaced {
+		e.Replaces = append(e.Replaces, w.String())
+	}
 	for _, w := range under.Windows {
 		if slices.Contains(plan.Live.Windows, w) {
 			e.Keeps = append(e.Keeps, w.String())
@@ -119,23 +99,11 @@ func (r *Rules) Effect(o api.Override) (e api.OverrideEffect) {
 
 // refuses returns why the rule cannot have the windows of an override in addition to its windows; nil if it can.
 func (r *Rule) refuses(o api.Override) *fault {
-	list, err := readOverrideWindows(o.Windows)
-	if err != nil || len(list) == 0 {
+	under, _, err := r.withWindows(o.Windows, o.Only)
+	if err != nil || len(o.Windows) == 0 {
 		return nil
 	}
-	under, _ := r.withWindows(list, o.Only)
 	return under.validateWindows()
-}
-
-func readOverrideWindows(windows []api.OverrideWindow) ([]overrideWindow, error) {
-	list := make([]overrideWindow, len(windows))
-	for i, w := range windows {
-		var err error
-		if list[i], _, _, err = readOverrideWindow(w); err != nil {
-			return nil, err
-		}
-	}
-	return list, nil
 }
 
 // ValidateOverride returns an error for the first fault of an override that is to be set, with the
@@ -154,7 +122,7 @@ func (r *Rules) ValidateOverride(o *api.Override) error {
 	slices.Sort(given)
 	if len(given) != 1 {
 		return bad(`it has %s, expected one of "block": true, "exempt": true, "rule" and "windows"`,
-			orNothing(strings.Join(given, " and ")))
+			cmp.Or(strings.Join(given, " and "), "none"))
 	}
 	if err := api.ValidateReason(o.Reason); err != nil {
 		return err
@@ -175,11 +143,12 @@ func (r *Rules) ValidateOverride(o *api.Override) error {
 	}
 	list := make([]Window, len(o.Windows))
 	for i, w := range o.Windows {
-		one, field, value, err := readOverrideWindow(w)
+		one, field, err := readOverrideWindow(w)
 		if err != nil {
+			value := map[string]string{"per": w.Per, "zone": w.Zone, "starts": w.Starts}[field]
 			return bad("windows[%d].%s: %s, expected %w", i, field, api.Shorten(value), err)
 		}
-		list[i], o.Windows[i].Per = one.Window, one.PerText()
+		list[i], o.Windows[i].Per = one, one.PerText()
 	}
 	if f := (&Rule{Windows: list}).validateWindows(); f != nil {
 		return bad("%s: %s", f.at, f.msg)
@@ -193,7 +162,7 @@ func (r *Rules) ValidateOverride(o *api.Override) error {
 		if f := plan.Live.refuses(*o); f != nil {
 			remedy := ""
 			if !o.Only && !plan.Live.distinct() {
-				remedy = `; "only": true replaces all of them`
+				remedy = `; "only": true (keys limit --all) replaces all of them`
 			}
 			return bad("windows: beside those of rule %q: %s: %s%s", plan.Live.Name, f.at, f.msg, remedy)
 		}
@@ -201,17 +170,17 @@ func (r *Rules) ValidateOverride(o *api.Override) error {
 	return nil
 }
 
-func orNothing(s string) string {
-	if s == "" {
-		return "none"
-	}
-	return s
-}
-
 // ReadableWindows reports whether the windows of an override are valid as the only windows of a rule.
 func ReadableWindows(windows []api.OverrideWindow) bool {
-	list, err := readOverrideWindows(windows)
-	return err == nil && (&Rule{Windows: plain(list)}).validateWindows() == nil
+	alone := &Rule{}
+	for _, w := range windows {
+		window, _, err := readOverrideWindow(w)
+		if err != nil {
+			return false
+		}
+		alone.Windows = append(alone.Windows, window)
+	}
+	return alone.validateWindows() == nil
 }
 
 // namedRules bounds how many rules a warning names.

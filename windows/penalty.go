@@ -20,17 +20,21 @@ const (
 	DefaultForget = 24 * time.Hour
 )
 
+var wantForget = fmt.Sprintf("want %s to %s in whole milliseconds", inDays(MinPenalty), inDays(MaxWindow))
+
 var penaltyOption = option{
 	fields: []optionField{
-		{"penalty", "list of durations", "none", fmt.Sprintf("a throttle lasts at least the first, the next one the "+
-			"second: see [Penalties](#penalties). Up to %d steps of %s to %s, none shorter than before; not beside "+
-			"`lease`", MaxPenalties, inDays(MinPenalty), inDays(MaxPenalty)),
+		{"penalty", "list of durations", "none", fmt.Sprintf("a throttle denies for at least the first, the next one "+
+			"the second: see [Penalties](#penalties). Up to %d steps of %s to %s, none shorter than before; not "+
+			"beside `lease`", MaxPenalties, inDays(MinPenalty), inDays(MaxPenalty)),
 			func(d *document.Document, r *Rule) document.Setter {
 				return document.Leaves(d, &r.Penalty, duration)
 			}},
 		{"forget", "duration", fmt.Sprintf("`%s`", inDays(DefaultForget)), fmt.Sprintf("time after a penalty in which "+
 			"a new throttle gets the next step, %s to %s", inDays(MinPenalty), inDays(MaxWindow)),
-			func(d *document.Document, r *Rule) document.Setter { return document.Leaf(d, &r.Forget, duration) }},
+			func(d *document.Document, r *Rule) document.Setter {
+				return given(d, &r.Forget, duration, "forget 0s: "+wantForget)
+			}},
 	},
 	defaults: func(r *Rule) {
 		r.Penalty = slices.Clone(r.Penalty)
@@ -43,10 +47,10 @@ var penaltyOption = option{
 		if len(r.Penalty) == 0 {
 			return "no penalty"
 		}
-		text := "a throttle lasts at least " + english.Span(r.Penalty[0])
+		text := "a throttle denies for at least " + english.Span(r.Penalty[0])
 		for i, d := range r.Penalty[1:] {
 			if i == 0 {
-				text += ", the next one within " + english.Span(r.Forget) + " " + english.Span(d)
+				text += ", the next one within " + english.Span(r.Forget) + ": " + english.Span(d)
 			} else {
 				text += ", then " + english.Span(d)
 			}
@@ -92,8 +96,7 @@ func (r *Rule) validatePenalty() *fault {
 		return &fault{"penalty", "lease",
 			"penalty beside lease: what is answered ahead knows no penalty; want one of both"}
 	case r.Forget < MinPenalty || r.Forget > MaxWindow || r.Forget%time.Millisecond != 0:
-		return faultf("forget", "forget %s: want %s to %s in whole milliseconds", inDays(r.Forget), inDays(MinPenalty),
-			inDays(MaxWindow))
+		return faultf("forget", "forget %s: %s", inDays(r.Forget), wantForget)
 	}
 	for i, d := range r.Penalty {
 		at := fmt.Sprintf("penalty[%d]", i)

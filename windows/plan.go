@@ -2,10 +2,7 @@ package windows
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/streamcounter/streamcounter/internal/inprocess"
@@ -26,9 +23,8 @@ type Plan struct {
 	// Shadows are evaluated and published and never decide; in file order.
 	Shadows []*Rule
 
-	rules  []*Rule  // Live and Shadows
-	forms  []string // of the meters: their words in the names of keys
-	places []place  // rule, as in Rules() → the place of its windows
+	rules  []*Rule // Live and Shadows
+	places []place // rule, as in Rules() → the place of its windows
 	// The plans for the library. A meter's expiry is renewed once per everyMs, an eighth of its longest
 	// window. In the first such eighth after a change of the rules it is renewed at
 	// each write (fresh), because a meter that was written under a shorter window
@@ -41,17 +37,15 @@ type Plan struct {
 	lease        time.Duration // see LeaseTime
 
 	replacement
-	values []valueOf        // what its meters with values count, in the order of the meters
+	values []meter          // its meters that count values
 	local  []inprocess.Rule // its rules, for counting in this process
 	kept   map[string]int64 // form of a meter → how long at least it keeps what it counts, in ms
 }
 
 // place says where a rule's windows begin among the windows of the plan.
 type place struct {
-	from int
-	// alone is the plan with only this rule, for sweeps, and forms are the forms of its meters.
-	alone *scriptPlan
-	forms []string
+	from  int
+	alone *scriptPlan // the plan with only this rule, for sweeps
 }
 
 // PlanOf returns the plan with only this rule.
@@ -72,34 +66,37 @@ func newPlanThatKeeps(live *Rule, shadows []*Rule, kept map[string]int64) *Plan 
 		p.rules = append([]*Rule{live}, shadows...)
 	}
 	p.lease = p.leaseTime()
-	p.fresh, p.forms = p.script(p.rules, false)
+	rules := scriptRules(p.rules)
+	p.fresh = p.script(p.rules, rules, false)
 	for _, m := range p.fresh.meters {
-		if m.algorithm == lua.Distinct {
-			p.values = append(p.values, m.value)
+		if m.Algorithm == lua.Distinct {
+			p.values = append(p.values, m)
 		}
 	}
-	p.settled, p.everyMs = p.fresh, max(1, p.fresh.spanMs()/8)
+	p.settled = p.fresh
 	if !p.rules[0].Unlevelled {
-		p.settled, _ = p.script(p.rules, true)
+		p.settled = p.script(p.rules, rules, true)
 	}
-	from := 0
-	for _, r := range p.rules {
+	spanMs, from := int64(1), 0
+	for i, r := range p.rules {
 		p.local = append(p.local, r.inProcess())
-		at := place{from: from, alone: p.fresh, forms: p.forms}
+		at := place{from, p.fresh}
 		if len(p.rules) > 1 {
-			at.alone, at.forms = p.script([]*Rule{r}, false)
+			at.alone = p.script(p.rules[i:i+1], rules[i:i+1], false)
 		}
 		p.places = append(p.places, at)
 		from += len(r.Windows)
 		if ms := r.Resolution().Milliseconds(); p.resolutionMs == 0 || ms < p.resolutionMs {
 			p.resolutionMs = ms
 		}
+		spanMs = max(spanMs, r.Longest().Milliseconds())
 	}
+	p.everyMs = max(1, spanMs/8)
 	return p
 }
 
 // Forms returns the forms of the plan's meters: their words in the names of keys. Do not change the list.
-func (p *Plan) Forms() []string { return p.forms }
+func (p *Plan) Forms() []string { return p.fresh.forms }
 
 // Script returns the plan for the library as of clockMs, by the clock of Redis. sinceMs is how long ago the rules
 // changed.
@@ -112,8 +109,8 @@ func (p *Plan) Script(sinceMs, clockMs int64) *lua.Plan {
 
 // Alone returns Script and Forms of a plan with only one of Rules.
 func (p *Plan) Alone(rule int, clockMs int64) (script *lua.Plan, forms []string) {
-	at := p.places[rule]
-	return at.alone.at(clockMs), at.forms
+	alone := p.places[rule].alone
+	return alone.at(clockMs), alone.forms
 }
 
 // ResolutionMs returns how far apart in time events of one key may be and still share an entry.
@@ -121,51 +118,6 @@ func (p *Plan) ResolutionMs() int64 { return p.resolutionMs }
 
 // InProcess returns Rules for counting in this process. Do not change the list.
 func (p *Plan) InProcess() []inprocess.Rule { return p.local }
-
-// script returns the plan for the library of some rules, and the forms of their meters.
-func (p *Plan) script(rules []*Rule, settled bool) (script *scriptPlan, forms []string) {
-	meters := p.metersOf(rules)
-	for _, m := range meters {
-		forms = append(forms, m.form)
-	}
-	return newScriptPlan(rules, meters, p.periodIDs(rules), settled), forms
-}
-
-// metersOf returns the meters of some rules of the plan.
-func (p *Plan) metersOf(rules []*Rule) (meters []scriptMeter) {
-	add := func(r *Rule, form, algorithm string) *scriptMeter {
-		i := slices.IndexFunc(meters, func(m scriptMeter) bool { return m.form == form })
-		if i < 0 {
-			i = len(meters)
-			meters = append(meters, scriptMeter{form: form, algorithm: algorithm, buckets: r.Buckets,
-				spanMs: max(1, p.kept[form])})
-		}
-		return &meters[i]
-	}
-	window := 0
-	for _, r := range rules {
-		for _, w := range r.Windows {
-			if a := r.AlgorithmOf(w); a != "" {
-				m := add(r, p.formFor(r, w), a)
-				ms := w.Per.Milliseconds()
-				m.windows, m.spanMs, m.windowMs = append(m.windows, window), max(m.spanMs, ms), max(m.windowMs, ms)
-				if a == lua.Distinct {
-					m.value, m.keep = w.valueOf(), max(m.keep, w.Limit+1)
-					m.publish = max(m.publish, w.PublishValues)
-				}
-			}
-			window++
-		}
-		for _, o := range r.meterOptions() {
-			add(r, o.algorithm, o.algorithm)
-		}
-		if !r.Charges() {
-			m := add(r, p.formFor(r, Window{}), r.Algorithm)
-			m.spanMs = max(m.spanMs, r.Longest().Milliseconds())
-		}
-	}
-	return meters
-}
 
 // formFor returns the form of the meter that counts a window of a rule. Buckets of two sizes do
 // not fit into one meter: the first rule with buckets has the algorithm's form, and a rule with
@@ -214,36 +166,35 @@ func (p *Plan) exclusive() bool { return p.Live == nil && p.Shadows[0].Exclusive
 // fewer, unless keys match shadow rules in very many combinations.
 const maxPlans = 4096
 
-// plans makes the plans of several rules, each once.
-type plans struct {
-	mu   sync.Mutex
-	next atomic.Pointer[map[step]*Plan]
+// made has the plans that were made from other plans, each once: step → the plan.
+type made[S comparable] struct {
+	mu    sync.RWMutex
+	plans map[S]*Plan
 }
 
-// step is a plan and a rule that is added to it.
-type step struct {
+// plan returns the plan of a step. The first call for a step calls make and stores its result.
+func (m *made[S]) plan(step S, make func() *Plan) *Plan {
+	m.mu.RLock()
+	plan, ok := m.plans[step]
+	m.mu.RUnlock()
+	if ok {
+		return plan
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if plan, ok = m.plans[step]; ok {
+		return plan
+	}
+	if m.plans == nil || len(m.plans) >= maxPlans {
+		m.plans = map[S]*Plan{}
+	}
+	plan = make()
+	m.plans[step] = plan
+	return plan
+}
+
+// shadowStep is a plan and a shadow rule that is added to it.
+type shadowStep struct {
 	plan *Plan
 	rule *Rule
-}
-
-// with returns the plan that has one more shadow rule than p.
-func (s *plans) with(p *Plan, t *try) *Plan {
-	if p == nil {
-		return t.plan
-	}
-	at := step{p, t.rule}
-	if known := s.next.Load(); known != nil && (*known)[at] != nil {
-		return (*known)[at]
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	next := map[step]*Plan{}
-	if known := s.next.Load(); known != nil && len(*known) < maxPlans {
-		next = maps.Clone(*known)
-	}
-	if next[at] == nil {
-		next[at] = newPlan(p.Live, append(slices.Clip(p.Shadows), t.rule))
-		s.next.Store(&next)
-	}
-	return next[at]
 }

@@ -1,23 +1,21 @@
 package windows
 
 import (
+	"math"
 	"slices"
 	"sync/atomic"
 
 	"github.com/streamcounter/streamcounter/lua"
 )
 
-// scriptPlan makes the plan that the library receives for some rules of a plan. It differs from period to period if a
+// scriptPlan is the plan that the library receives for some rules of a plan. It differs from period to period if a
 // window counts in periods.
 type scriptPlan struct {
 	rules  []*Rule // the one that decides is the first
-	meters []scriptMeter
-	ids    []int64 // window → its id if it counts in periods, otherwise 0
-	// settled: a log is trimmed, and its expiry renewed, once in an eighth of its longest window. If it is false,
-	// that is done at each write.
-	settled bool
-	fixed   *lua.Plan // nil if a window counts in periods
-	now     atomic.Pointer[periodPlan]
+	of     []lua.Rule
+	meters []meter
+	forms  []string // of the meters: their words in the names of keys
+	now    atomic.Pointer[periodPlan]
 }
 
 // periodPlan is valid from `from` until before `to`, in ms.
@@ -26,91 +24,107 @@ type periodPlan struct {
 	plan     *lua.Plan
 }
 
-// scriptMeter is the meter of one algorithm.
-type scriptMeter struct {
-	form, algorithm string
-	buckets         int64
-	spanMs          int64   // how long it keeps what it counts
-	windowMs        int64   // the longest of its windows
-	windows         []int   // their places among the windows of all rules
-	value           valueOf // the field whose values it counts
-	keep            int64   // how many values it keeps
-	publish         int     // how many of them a transition has
+// meter is the meter of one algorithm.
+type meter struct {
+	lua.Meter
+	form     string
+	windowMs int64   // the longest of its windows
+	value    valueOf // the field whose values it counts
 }
 
-func (m scriptMeter) setting(settled bool) int64 {
-	switch {
-	case m.algorithm == SlidingBuckets:
-		return m.buckets
-	case m.algorithm == lua.Distinct:
-		return m.keep
-	case settled:
-		return max(1, m.spanMs/8)
+// scriptRules returns the rules of a plan for the library, without the periods of their windows.
+func scriptRules(rules []*Rule) (list []lua.Rule) {
+	for _, r := range rules {
+		rule := lua.Rule{Name: r.Name, Algorithm: r.countedBy(), HoldMs: r.Hold.Milliseconds(), Shadow: r.Shadow}
+		for _, w := range r.Windows {
+			rule.Windows = append(rule.Windows, lua.Window{Ms: w.Per.Milliseconds(), Limit: w.Limit,
+				InFlight: w.InFlight, Steps: r.steps(w), ID: w.periodID()})
+		}
+		list = append(list, rule)
 	}
-	return 0
+	return list
 }
 
-func newScriptPlan(rules []*Rule, meters []scriptMeter, ids []int64, settled bool) *scriptPlan {
-	c := &scriptPlan{rules: rules, meters: meters, ids: ids, settled: settled}
-	if !slices.ContainsFunc(ids, func(id int64) bool { return id > 0 }) {
-		c.fixed = c.compile(0).plan
+// script returns the plan for the library of some rules of p, which are `of` in its form. settled: a log is trimmed,
+// and its expiry renewed, once in an eighth of its longest window. If it is false, that is done at each write.
+func (p *Plan) script(rules []*Rule, of []lua.Rule, settled bool) *scriptPlan {
+	c := &scriptPlan{rules: rules, of: of}
+	meterOf := func(r *Rule, form, algorithm string) *meter {
+		i := slices.Index(c.forms, form)
+		if i < 0 {
+			i = len(c.forms)
+			one := meter{form: form, Meter: lua.Meter{Algorithm: algorithm, SpanMs: max(1, p.kept[form])}}
+			if algorithm == SlidingBuckets {
+				one.Setting = r.Buckets
+			}
+			c.meters, c.forms = append(c.meters, one), append(c.forms, form)
+		}
+		return &c.meters[i]
 	}
+	window := 0
+	for _, r := range rules {
+		for _, w := range r.Windows {
+			window++
+			if a := r.AlgorithmOf(w); a != "" {
+				m, ms := meterOf(r, p.formFor(r, w), a), w.Per.Milliseconds()
+				m.Windows, m.SpanMs, m.windowMs = append(m.Windows, window), max(m.SpanMs, ms), max(m.windowMs, ms)
+				if a == lua.Distinct {
+					m.addValues(w)
+				}
+			}
+		}
+		for _, o := range r.meterOptions() {
+			o.tell(r, &meterOf(r, o.algorithm, o.algorithm).Meter)
+		}
+		if !r.Charges() {
+			m := meterOf(r, p.formFor(r, Window{}), r.Algorithm)
+			m.SpanMs = max(m.SpanMs, r.Longest().Milliseconds())
+		}
+	}
+	for i := range c.meters {
+		if m := &c.meters[i]; settled && m.Algorithm != SlidingBuckets && m.Algorithm != lua.Distinct {
+			m.Setting = max(1, m.SpanMs/8)
+		}
+	}
+	c.now.Store(c.compile(0))
 	return c
+}
+
+// addValues adds a window to a meter that counts values.
+func (m *meter) addValues(w Window) {
+	m.value, m.Setting = w.valueOf(), max(m.Setting, w.Limit+1)
+	if before, _ := m.More.(lua.DistinctOf); w.PublishValues > before.Publish {
+		m.More = lua.DistinctOf{Publish: w.PublishValues, Field: w.Distinct}
+	}
 }
 
 // at returns the plan as of nowMs, by the clock of Redis.
 func (c *scriptPlan) at(nowMs int64) *lua.Plan {
-	if c.fixed != nil {
-		return c.fixed
-	}
 	p := c.now.Load()
-	if p == nil || nowMs < p.from || nowMs >= p.to {
+	if nowMs < p.from || nowMs >= p.to {
 		p = c.compile(nowMs)
 		c.now.Store(p)
 	}
 	return p.plan
 }
 
-func (c *scriptPlan) spanMs() int64 {
-	ms := int64(1)
-	for _, r := range c.rules {
-		ms = max(ms, r.Longest().Milliseconds())
-	}
-	return ms
-}
-
 // compile returns the plan for the library, in the periods that contain nowMs.
 func (c *scriptPlan) compile(nowMs int64) *periodPlan {
-	p := &periodPlan{to: 1<<63 - 1, plan: &lua.Plan{}}
-	n := 0
-	for _, r := range c.rules {
-		rule := lua.Rule{Name: r.Name, Algorithm: r.countedBy(), HoldMs: r.Hold.Milliseconds(), Shadow: r.Shadow}
-		for _, w := range r.Windows {
-			window := lua.Window{Ms: w.Per.Milliseconds(), Limit: w.Limit, InFlight: w.InFlight, Steps: r.steps(w)}
-			if window.ID = c.ids[n]; window.ID > 0 {
-				from, to := w.period()(nowMs)
-				window.Ms, window.FromMs = to-from, from
+	p := &periodPlan{math.MinInt64, math.MaxInt64, &lua.Plan{Rules: slices.Clone(c.of)}}
+	for i, r := range c.rules {
+		list := slices.Clone(c.of[i].Windows)
+		for j, w := range r.Windows {
+			if period := w.period(); period != nil {
+				from, to := period(nowMs)
+				_, next := period(to)
+				list[j].Ms, list[j].FromMs, list[j].NextMs = to-from, from, next-to
 				p.from, p.to = max(p.from, from), min(p.to, to)
 			}
-			rule.Windows = append(rule.Windows, window)
-			n++
 		}
-		p.plan.Rules = append(p.plan.Rules, rule)
+		p.plan.Rules[i].Windows = list
 	}
 	for _, m := range c.meters {
-		meter := lua.Meter{Algorithm: m.algorithm, Setting: m.setting(c.settled), SpanMs: m.spanMs}
-		for _, w := range m.windows {
-			meter.Windows = append(meter.Windows, w+1)
-		}
-		if m.publish > 0 {
-			meter.More = lua.DistinctOf{Publish: m.publish, Field: m.value.field}
-		}
-		for _, o := range c.rules[0].meterOptions() {
-			if o.algorithm == m.algorithm {
-				o.tell(c.rules[0], &meter)
-			}
-		}
-		p.plan.Meters = append(p.plan.Meters, meter)
+		p.plan.Meters = append(p.plan.Meters, m.Meter)
 	}
 	return p
 }

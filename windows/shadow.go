@@ -8,13 +8,7 @@ var shadowOption = option{
 		func(d *document.Document, r *Rule) document.Setter {
 			return document.Leaf(d, &r.Shadow, document.Truth)
 		}}},
-	validate: func(r *Rule) *fault {
-		if r.Match == "" && r.Shadow {
-			return faultf("shadow",
-				"shadow: true without match: only an override chooses such a rule, and never a shadow")
-		}
-		return nil
-	},
+	validate: (*Rule).validateTier,
 	state: func(r *Rule) string {
 		switch {
 		case r.Shadow && r.Exclusive:

@@ -153,8 +153,9 @@ func (p *Plan) FillThrottled(got lua.CheckResult, t *api.Throttled) {
 		}
 		for w, window := range r.Windows {
 			if window.lengthMs(got.NowMs) == t.WindowMs {
-				t.Used, t.InFlight = got.Windows[p.places[i].from+w].Used, window.InFlight
-				t.Calendar, t.Distinct = window.Calendar.Unit, window.Distinct
+				t.Used = got.Windows[p.places[i].from+w].Used
+				kind := window.kind()
+				t.Periodic, t.InFlight, t.Distinct = kind.Periodic, kind.InFlight, kind.Distinct
 			}
 		}
 	}

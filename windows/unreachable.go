@@ -43,6 +43,7 @@ type token struct {
 	wild bool // ? or *
 }
 
+// tokensOf returns a pattern in a form that is the same for patterns that differ only in the order of their wildcards.
 func tokensOf(pattern string) []token {
 	var out []token
 	escaped := false
@@ -52,9 +53,15 @@ func tokensOf(pattern string) []token {
 			out, escaped = append(out, token{char: c}), false
 		case c == '\\':
 			escaped = true
+		case len(out) > 0 && out[len(out)-1] == star && c == '*': // one star is enough
+		case len(out) > 0 && out[len(out)-1] == star && c == '?':
+			out = append(out[:len(out)-1], one, star)
 		default:
 			out = append(out, token{c, c == '*' || c == '?'})
 		}
+	}
+	if slices.Equal(out, []token{one, star}) { // no key is empty
+		return out[1:]
 	}
 	return out
 }

@@ -3,7 +3,6 @@ package sinks_test
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os/exec"
 	"sync"
@@ -46,7 +45,7 @@ func (a *alertmanager) start() {
 		}
 	})
 	a.t.Cleanup(a.stop)
-	streamtest.Eventually(a.t, 30*time.Second, "Alertmanager is ready", func() (bool, string) {
+	streamtest.Eventually(a.t, "Alertmanager is ready", func() (bool, string) {
 		resp, err := http.Get("http://" + a.addr + "/-/ready")
 		if err != nil {
 			return false, err.Error()
@@ -67,12 +66,8 @@ func (a *alertmanager) firing() map[string]amAlert {
 	resp, err := http.Get("http://" + a.addr + "/api/v2/alerts?active=true")
 	testkit.Must(a.t, err)
 	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	testkit.Must(a.t, err)
 	var list []amAlert
-	if err := json.Unmarshal(body, &list); err != nil {
-		a.t.Fatalf("%v: %s", err, body)
-	}
+	testkit.Must(a.t, json.NewDecoder(resp.Body).Decode(&list))
 	out := map[string]amAlert{}
 	for _, x := range list {
 		out[x.Labels["key"]+" "+x.Labels["level"]+" "+x.Labels["window"]] = x
@@ -83,7 +78,7 @@ func (a *alertmanager) firing() map[string]amAlert {
 func (a *alertmanager) await(what string, names ...string) map[string]amAlert {
 	a.t.Helper()
 	var got map[string]amAlert
-	streamtest.Eventually(a.t, 40*time.Second, what, func() (bool, string) {
+	streamtest.Eventually(a.t, what, func() (bool, string) {
 		got = a.firing()
 		for _, name := range names {
 			if _, ok := got[name]; !ok {
@@ -104,7 +99,7 @@ func TestAlertmanager(t *testing.T) {
 	w.sinks(fmt.Sprintf("  - {name: am, type: alertmanager, url: %q, resolve_after: 20s, keys: [\"user:*\"]}\n",
 		"http://"+am.addr))
 	p := w.start()
-	streamtest.Eventually(t, 30*time.Second, "the sink delivers", func() (bool, string) {
+	streamtest.Eventually(t, "the sink delivers", func() (bool, string) {
 		w.publish(w.alert("user:0", 80, api.StateRaised))
 		return p.count(t, "am", "delivered") > 0, ""
 	})
@@ -138,7 +133,7 @@ func TestAlertmanager(t *testing.T) {
 		t.Errorf("it stands since %d, want %d", since, hour.SinceMs)
 	}
 	// The sink sends an open alert again, four times in resolve_after, each time with a later end.
-	streamtest.Eventually(t, time.Minute, "the open alert gets a later end", func() (bool, string) {
+	streamtest.Eventually(t, "the open alert gets a later end", func() (bool, string) {
 		now := am.firing()
 		for name, before := range got {
 			if !now[name].EndsAt.After(before.EndsAt) {

@@ -1,6 +1,8 @@
 package sinks
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"net/url"
 	"regexp"
@@ -11,6 +13,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/document"
 	"github.com/streamcounter/streamcounter/internal/glob"
+	"github.com/streamcounter/streamcounter/internal/reload"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -75,6 +78,9 @@ func read(name string, data []byte) (*document.Document, []*spec, error) {
 			return nil, nil, d.ErrorAt(at+"name", "the name %s is taken in line %d", s.Name, d.Line(first))
 		}
 		names[s.Name] = at + "name"
+		for _, path := range []*string{&s.URLFile, &s.SecretFile, &s.TokenFile, &s.CAFile} {
+			*path = reload.Beside(name, *path)
+		}
 		if err := s.validate(d, at); err != nil {
 			return nil, nil, err
 		}
@@ -160,28 +166,27 @@ func (s *spec) validate(d *document.Document, at string) error {
 		return bad("levels", "want some of 1 to %d; without the field all are meant", api.LevelThrottled)
 	}
 	if has("url") {
-		return badURL(s.URL, func(err error) error { return bad("url", "%w", err) })
+		if err := checkURL(s.URL); err != nil {
+			return bad("url", "%w", err)
+		}
 	}
 	return nil
 }
 
-// badURL says what is wrong with a URL, but never quotes it.
-func badURL(text string, bad func(error) error) error {
+// checkURL says what is wrong with a URL, but never quotes it.
+func checkURL(text string) error {
 	u, err := url.Parse(text)
+	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" {
+		return errors.New("want https://HOST/… (http:// sends alerts and tokens in plain text)")
+	}
+	port, err := strconv.ParseUint(cmp.Or(u.Port(), "443"), 10, 16)
 	switch {
-	case err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http":
-		return bad(fmt.Errorf("want https://HOST/… (http:// sends alerts and tokens in plain text)"))
-	case u.Port() != "" && !isPort(u.Port()):
-		return bad(fmt.Errorf("bad port: want 1 to 65535"))
+	case err != nil || port == 0:
+		return errors.New("bad port: want 1 to 65535")
 	case u.User != nil:
-		return bad(fmt.Errorf("it has a name or a password: want token_file for a bearer token"))
+		return errors.New("it has a name or a password: want token_file for a bearer token")
 	case u.Fragment != "":
-		return bad(fmt.Errorf("it has a fragment (#…), which is never sent"))
+		return errors.New("it has a fragment (#…), which is never sent")
 	}
 	return nil
-}
-
-func isPort(text string) bool {
-	n, err := strconv.ParseUint(text, 10, 16)
-	return err == nil && n > 0
 }

@@ -66,11 +66,6 @@ type running struct {
 	ended chan struct{}
 }
 
-func (r *running) end() {
-	r.stop()
-	<-r.ended
-}
-
 // Run delivers until ctx ends. When it returns, the delivered alerts are acknowledged. A reload stops and starts only
 // the sinks that it changes.
 func (g *Group) Run(ctx context.Context) {
@@ -98,7 +93,8 @@ func (g *Group) follow(ctx context.Context, now map[string]*running) {
 	for name, r := range now {
 		if s := want[name]; s == nil || !s.same(r.sink) {
 			ending.Go(func() {
-				r.end()
+				r.stop()
+				<-r.ended
 				if s == nil { // not earlier: until its end the sink would set the gauges again
 					g.config.Metrics.end(name)
 				}

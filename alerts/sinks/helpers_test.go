@@ -137,23 +137,27 @@ type world struct {
 	log       *testkit.Log
 	version   int64
 	drain     time.Duration // of a stop; default 1s
-	replicas  int           // of the streams; default 1
+	replicas  int           // of the streams
 }
 
-func newWorld(t *testing.T, url string) *world {
+// newWorld returns a world with one replica of each stream, or with as many.
+func newWorld(t *testing.T, url string, replicas ...int) *world {
 	t.Helper()
-	return newWorldOf(t, url, 1)
-}
-
-func newWorldOf(t *testing.T, url string, replicas int) *world {
-	t.Helper()
-	w := &world{t: t, url: url, replicas: replicas, prefix: streamtest.Prefix(t), dir: t.TempDir(), log: &testkit.Log{}}
-	w.path = filepath.Join(w.dir, "sinks.yml")
-	w.write("secret", secret+"\n")
+	w := newFiles(t, url)
+	w.replicas = append(replicas, 1)[0]
 	var err error
-	w.publisher, err = alerts.NewPublisher(w.connect(), alerts.PublisherConfig{Prefix: w.prefix, Replicas: replicas})
+	w.publisher, err = alerts.NewPublisher(w.connect(), alerts.PublisherConfig{Prefix: w.prefix, Replicas: w.replicas})
 	testkit.Must(t, err)
 	testkit.Must(t, w.publisher.Ensure(t.Context()))
+	return w
+}
+
+// newFiles returns a world without a publisher.
+func newFiles(t *testing.T, url string) *world {
+	t.Helper()
+	w := &world{t: t, url: url, prefix: streamtest.Prefix(t), dir: t.TempDir(), log: &testkit.Log{}}
+	w.path = filepath.Join(w.dir, "sinks.yml")
+	w.write("secret", secret+"\n")
 	return w
 }
 
@@ -176,10 +180,15 @@ type process struct {
 // start runs the sinks of the file until the test or stop ends them.
 func (w *world) start() *process {
 	w.t.Helper()
+	return w.run(w.connect())
+}
+
+func (w *world) run(nc *nats.Conn) *process {
+	w.t.Helper()
 	log := slog.New(slog.NewTextHandler(w.log, nil))
 	file, err := sinks.Open(w.path, log)
 	testkit.Must(w.t, err)
-	p := &process{nc: w.connect(), registry: prometheus.NewRegistry(), file: file}
+	p := &process{nc: nc, registry: prometheus.NewRegistry(), file: file}
 	g, err := sinks.NewGroup(sinks.Config{NATS: p.nc, Prefix: w.prefix, Name: fmt.Sprintf("process-%p", p), File: file,
 		Metrics: sinks.NewMetrics(p.registry), Replicas: w.replicas, AckWait: time.Second,
 		Stop: cmp.Or(w.drain, time.Second), Log: log,
@@ -223,11 +232,9 @@ func (p *process) oldest(t testing.TB, sink string) float64 {
 	return p.metric(t, "streamcounter_sink_oldest_undelivered_seconds", sink)
 }
 
-func (w *world) write(name, text string) string {
+func (w *world) write(name, text string) {
 	w.t.Helper()
-	path := filepath.Join(w.dir, name)
-	rewrite(w.t, path, text)
-	return path
+	rewrite(w.t, filepath.Join(w.dir, name), text)
 }
 
 // sinks writes the file; SECRET stands for the path of the secret.

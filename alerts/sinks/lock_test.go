@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -43,6 +45,35 @@ func TestALockEndsBeforeAnotherBegins(t *testing.T) {
 			t.Errorf("it holds, or ended by %v", context.Cause(l.ctx))
 		}
 		l.end()
+	})
+}
+
+// A cluster refuses a message while it stores another one of the same lock, so a process sends one at a time.
+func TestALockSendsOneAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l *lock
+		sends := 0
+		send := func(sequence uint64) (uint64, error) {
+			if sends++; l.sending.TryLock() {
+				t.Error("it sends without its mutex")
+				l.sending.Unlock()
+			}
+			return sequence + 1, nil
+		}
+		l = &lock{
+			put:  func(_ context.Context, _ *nats.Msg, last uint64) (uint64, error) { return send(last) },
+			take: func(_ context.Context, last uint64) (uint64, error) { return send(last) },
+			give: func(context.Context, uint64) error { return nil },
+		}
+		l.sending.Lock() // nobody has a new lock
+		_, err := newLock(t.Context(), l)
+		l.sending.Unlock()
+		testkit.Must(t, err)
+		time.Sleep(lockEvery + lockEvery/2)
+		testkit.Must(t, l.publish(t.Context(), nil))
+		if l.end(); sends != 3 {
+			t.Errorf("it was taken, renewed and used in %d messages", sends)
+		}
 	})
 }
 

@@ -3,21 +3,25 @@ package sinks_test
 import (
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/alerts/sinks"
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/natsconn"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
@@ -40,43 +44,44 @@ func (w *world) raised(n int) (list []api.Transition) {
 func (r *receiver) awaitAttempt() {
 	r.t.Helper()
 	_, before := r.taken()
-	streamtest.Eventually(r.t, 30*time.Second, "the endpoint is asked", func() (bool, string) {
+	streamtest.Eventually(r.t, "the endpoint is asked", func() (bool, string) {
 		_, attempts := r.taken()
 		return attempts > before, ""
 	})
 }
 
-// Somebody deletes the sink's consumer while its endpoint is down: undelivered alerts are delivered anyway.
-func TestTheConsumerIsDeleted(t *testing.T) {
+// Undelivered alerts are delivered even if the sink's consumer is gone: somebody deletes it, or NATS restarts without
+// it, and nothing reports that it is missing.
+func TestTheConsumerIsGone(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, streamtest.NATS(t))
-	js := streamtest.JetStream(t, w.url)
-	r, _ := w.pager()
-	r.answers(down)
-	all := w.raised(9)
-	r.awaitAttempt()
-	testkit.Must(t, js.DeleteConsumer(t.Context(), w.stream(), "sink-pager"))
-	all = append(all, w.raised(9)...)
-	r.answers(nil)
-	wantInOrder(t, r.awaitOf(len(all)), all)
-}
-
-// NATS restarts without the consumer, and nothing reports that the consumer is missing.
-func TestTheConsumerIsLost(t *testing.T) {
-	t.Parallel()
-	server := streamtest.OwnNATS(t)
-	w := newWorld(t, server.URL())
-	r, _ := w.pager()
-	server.Stop()
-	lost, err := filepath.Glob(filepath.Join(server.Dir(), "jetstream/*/streams", w.stream(), "obs/*"))
-	testkit.Must(t, err)
-	if len(lost) != 1 {
-		t.Fatalf("the consumers are %s", lost)
+	for how, lose := range map[string]func(t *testing.T, w *world, server *streamtest.NATSServer){
+		"deleted": func(t *testing.T, w *world, _ *streamtest.NATSServer) {
+			testkit.Must(t, streamtest.JetStream(t, w.url).DeleteConsumer(t.Context(), w.stream(), "sink-pager"))
+		},
+		"lost": func(t *testing.T, w *world, server *streamtest.NATSServer) {
+			server.Stop()
+			lost, err := filepath.Glob(filepath.Join(server.Dir(), "jetstream/*/streams", w.stream(), "obs/*"))
+			testkit.Must(t, err)
+			if len(lost) != 1 {
+				t.Fatalf("the consumers are %s", lost)
+			}
+			testkit.Must(t, os.RemoveAll(lost[0]))
+			server.Start()
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			server := streamtest.OwnNATS(t)
+			w := newWorld(t, server.URL())
+			r, _ := w.pager()
+			r.answers(down)
+			all := w.raised(9)
+			r.awaitAttempt()
+			lose(t, w, server)
+			all = append(all, w.raised(9)...)
+			r.answers(nil)
+			wantInOrder(t, r.awaitOf(len(all)), all)
+		})
 	}
-	testkit.Must(t, os.RemoveAll(lost[0]))
-	server.Start()
-	all := w.raised(9)
-	wantInOrder(t, r.awaitOf(len(all)), all)
 }
 
 // The stream of alerts is recreated, so its sequence begins again. No alert of the new stream is skipped, whether it
@@ -114,7 +119,7 @@ func TestTheStreamIsMadeAnew(t *testing.T) {
 // acknowledged waits until the sink pager has acknowledged all alerts.
 func (w *world) acknowledged(js jetstream.JetStream) {
 	w.t.Helper()
-	streamtest.Eventually(w.t, 20*time.Second, "all is acknowledged", func() (bool, string) {
+	streamtest.Eventually(w.t, "all is acknowledged", func() (bool, string) {
 		consumer, err := js.Consumer(w.t.Context(), w.stream(), "sink-pager")
 		if err != nil {
 			return false, err.Error()
@@ -148,7 +153,7 @@ func TestAPurgeWhileTheSinkIsStopped(t *testing.T) {
 	testkit.Must(t, err)
 	testkit.Must(t, stream.Purge(t.Context()))
 	last := w.start()
-	streamtest.Eventually(t, 30*time.Second, "the loss is counted", func() (bool, string) {
+	streamtest.Eventually(t, "the loss is counted", func() (bool, string) {
 		n := last.count(t, "pager", "expired")
 		return n == 7, fmt.Sprint(n, " lost\n", w.log)
 	})
@@ -162,62 +167,48 @@ func TestAStopKeepsTheLock(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, streamtest.NATS(t))
 	w.drain = 9 * time.Second
-	var mu sync.Mutex
-	var under, most, ended int // running attempts, the largest number of them, and ended attempts
+	var under, most, ended atomic.Int64 // running attempts, the largest number of them, and ended attempts
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // otherwise the server does not notice that the client is gone
-		mu.Lock()
-		under++
-		most = max(most, under)
-		first := ended == 0
-		mu.Unlock()
-		if first {
+		if n := under.Add(1); n > most.Load() {
+			most.Store(n)
+		}
+		if ended.Load() == 0 {
 			<-r.Context().Done()
 		}
-		mu.Lock()
-		under--
-		ended++
-		mu.Unlock()
+		under.Add(-1)
+		ended.Add(1)
 	}))
 	t.Cleanup(server.Close)
 	w.sinks(w.webhook("pager", &receiver{Server: server}, ", keys: ['user:*']"))
 	one := w.start()
 	js := streamtest.JetStream(t, w.url)
-	streamtest.Eventually(t, 30*time.Second, "the sink has its consumer", func() (bool, string) {
+	streamtest.Eventually(t, "the sink has its consumer", func() (bool, string) {
 		_, err := js.Consumer(t.Context(), w.stream(), "sink-pager")
 		return err == nil, fmt.Sprint(err)
 	})
 	w.raised(1)
-	streamtest.Eventually(t, 30*time.Second, "it is being sent", func() (bool, string) {
-		mu.Lock()
-		defer mu.Unlock()
-		return under == 1, ""
-	})
+	streamtest.Eventually(t, "it is being sent", func() (bool, string) { return under.Load() == 1, "" })
 	w.start()
 	one.stop()
-	streamtest.Eventually(t, 30*time.Second, "the other process sends it", func() (bool, string) {
-		mu.Lock()
-		defer mu.Unlock()
-		return ended > 1, fmt.Sprint(ended)
+	streamtest.Eventually(t, "the other process sends it", func() (bool, string) {
+		return ended.Load() > 1, fmt.Sprint(ended.Load())
 	})
-	mu.Lock()
-	defer mu.Unlock()
-	if most > 1 {
-		t.Errorf("%d processes sent an alert at a time", most)
+	if most.Load() > 1 {
+		t.Errorf("%d processes sent an alert at a time", most.Load())
 	}
 }
 
-// On a cluster, which refuses two messages at a time that name one lock: every alert is delivered, even if the leader
-// of the sinks' stream is killed, and active alerts are kept.
+// On a cluster every alert is delivered, even if the leader of the sinks' stream is killed, and active alerts are kept.
 func TestOnACluster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes 30 s")
 	}
 	t.Parallel()
 	c := streamtest.OwnNATSCluster(t)
-	w := newWorldOf(t, c.URL(), 3)
+	w := newWorld(t, c.URL(), 3)
 	r, a := newReceiver(t), newFakeAM(t)
-	both := w.webhook("pager", r, "") + fmt.Sprintf("  - {name: am, type: alertmanager, url: %q}\n", a.URL)
+	both := w.webhook("pager", r, "") + a.sink("")
 	w.sinks(both)
 	first := w.start()
 	w.ready(r)
@@ -246,10 +237,6 @@ func TestOnACluster(t *testing.T) {
 		t.Errorf("%d alerts from before were sent again, or to a new sink", n)
 	}
 	all = slices.Insert(all, 100, refused...)
-	// Later a write may time out and still be under way.
-	if n := strings.Count(w.log.String(), "is being written"); n > 0 {
-		t.Errorf("the lock was in the way of itself %d times:\n%s", n, w.log)
-	}
 	name := sinks.StreamName(w.prefix)
 	leader := c.LeaderOf(name)
 	c.Kill(leader)
@@ -260,5 +247,26 @@ func TestOnACluster(t *testing.T) {
 	c.Start(leader)
 	if log := w.log.String(); strings.Contains(log, "removed from JetStream") {
 		t.Errorf("nothing was removed:\n%s", log)
+	}
+}
+
+// If NATS refuses the connection, the log says why, and not that a request could not be sent.
+func TestWrongPasswordForNATS(t *testing.T) {
+	t.Parallel()
+	server, _ := streamtest.EmbeddedNATS(t, server.Options{Username: "u", Password: "right"})
+	w := newFiles(t, server.ClientURL())
+	w.sinks(w.webhook("pager", newReceiver(t), ""))
+	nc, err := natsconn.Connect(natsconn.Config{URL: w.url, Wait: true, Log: slog.New(slog.DiscardHandler)},
+		nats.UserInfo("u", "wrong"), nats.ReconnectBufSize(-1))
+	testkit.Must(t, err)
+	t.Cleanup(nc.Close)
+	w.run(nc)
+	streamtest.Eventually(t, "the log says why", func() (bool, string) {
+		text := w.log.String()
+		return strings.Contains(text, "the sink cannot read alerts") &&
+			strings.Contains(text, "Authorization Violation"), text
+	})
+	if text := w.log.String(); strings.Contains(text, "buffer") {
+		t.Error(text)
 	}
 }

@@ -1,12 +1,14 @@
 package sinks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/streamcounter/streamcounter/alerts"
@@ -48,6 +50,9 @@ func (r *runner) run(ctx context.Context) {
 		}
 		if errors.Is(err, errHeld) {
 			err = nil // another process delivers: this one waits
+		}
+		if err != nil && !r.config.NATS.IsConnected() {
+			err = cmp.Or(r.config.NATS.LastError(), nats.ErrDisconnected) // err may be about a buffer
 		}
 		if err != nil && err.Error() != last {
 			r.log.Warn("the sink cannot read alerts, trying again", "error", err)
@@ -117,12 +122,24 @@ type start struct {
 // not acknowledged would come only after AckWait, and so after later alerts of their key. Alerts that the previous
 // process delivered after the first unacknowledged one come again.
 func (r *runner) start(ctx context.Context, l *lock) (start, error) {
-	at, err := r.startAt(ctx, l)
+	_, stream := alerts.StreamNames(r.config.Prefix)
+	c := &starter{runner: r, lock: l, stream: stream, name: consumerName(r.sink.Name)}
+	c.config = r.consumerConfig(c.name)
+	known, err := r.state.position(ctx)
+	var before jetstream.Consumer
+	if err == nil {
+		before, err = r.group.js.Consumer(ctx, stream, c.name)
+		switch {
+		case err == nil:
+			err = c.after(ctx, before, known)
+		case errors.Is(err, jetstream.ErrConsumerNotFound):
+			err = c.first(ctx, known)
+		}
+	}
 	if err != nil {
-		_, stream := alerts.StreamNames(r.config.Prefix)
 		return start{}, fmt.Errorf("the consumer of %s: %w", stream, err)
 	}
-	return at, nil
+	return c.at, nil
 }
 
 // consumerConfig is the configuration for a sink without a position, which begins with the next alert.
@@ -159,24 +176,6 @@ func (c *starter) recreate(ctx context.Context, after uint64) error {
 	c.config.DeliverPolicy, c.config.OptStartSeq = jetstream.DeliverByStartSequencePolicy, after+1
 	c.config.OptStartTime = nil
 	return c.create(ctx)
-}
-
-func (r *runner) startAt(ctx context.Context, l *lock) (start, error) {
-	_, stream := alerts.StreamNames(r.config.Prefix)
-	c := &starter{runner: r, lock: l, stream: stream, name: consumerName(r.sink.Name)}
-	c.config = r.consumerConfig(c.name)
-	known, err := r.state.position(ctx)
-	if err != nil {
-		return c.at, err
-	}
-	before, err := r.group.js.Consumer(ctx, stream, c.name)
-	switch {
-	case err == nil:
-		err = c.after(ctx, before, known)
-	case errors.Is(err, jetstream.ErrConsumerNotFound):
-		err = c.first(ctx, known)
-	}
-	return c.at, err
 }
 
 // after starts where the consumer before has acknowledged all.

@@ -25,11 +25,6 @@ import (
 	"github.com/streamcounter/streamcounter/internal/redact"
 )
 
-// httpDoer is an *http.Client.
-type httpDoer interface {
-	Do(*http.Request) (*http.Response, error)
-}
-
 type signer = *standardwebhooks.Webhook
 
 // Bounds of a secret, in bytes, as Standard Webhooks requires.
@@ -56,7 +51,7 @@ func signers(file string) (list []signer, err error) {
 
 // newHTTP returns the client of one endpoint. It verifies the server's certificate. It follows no redirect, because
 // that would send an alert and its signature to a server that nobody configured.
-func newHTTP(timeout time.Duration, ca string) (httpDoer, error) {
+func newHTTP(timeout time.Duration, ca string) (*http.Client, error) {
 	transport := &http.Transport{
 		Proxy:           http.ProxyFromEnvironment,
 		DialContext:     (&net.Dialer{Timeout: timeout, KeepAlive: 30 * time.Second}).DialContext,

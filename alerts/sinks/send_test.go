@@ -1,7 +1,6 @@
 package sinks
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -24,61 +23,45 @@ func TestNoErrorShowsASecret(t *testing.T) {
 		"bearer.secret.90"
 	target := path + "?token=" + token + "&" + query
 	const want = path + "/api/v2/alerts?token=" + token + "&" + query
-	var say atomic.Value // http.HandlerFunc
+	type answer struct {
+		form   string // what the endpoint sends, with the URI and the token
+		change func(string) string
+	}
+	var answers atomic.Pointer[answer]
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		say.Load().(http.HandlerFunc)(w, r)
+		if r.RequestURI != want {
+			t.Errorf("it posts to %s, want %s", r.RequestURI, want)
+		}
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err == nil {
+			a := answers.Load()
+			fmt.Fprintf(conn, a.form, a.change(r.RequestURI), a.change(r.Header.Get("Authorization")))
+			_ = conn.Close()
+		}
 	}))
 	t.Cleanup(server.Close)
 	sink := func(base string) *Sink {
-		d := testkit.WriteFile(t, "token", bearer)
-		file, err := Open(testkit.WriteFile(t, "sinks.yml", fmt.Sprintf(
-			"sinks:\n  - {name: a, type: alertmanager, url_file: %s, token_file: %s, timeout: 1s}\n",
-			testkit.WriteFile(t, "url", base+target), d)), nil)
-		testkit.Must(t, err)
-		return file.Value()[0]
-	}
-	hijack := func(format string) func(http.ResponseWriter, *http.Request) {
-		return func(w http.ResponseWriter, r *http.Request) {
-			conn, _, err := w.(http.Hijacker).Hijack()
-			if err == nil {
-				b := bufio.NewWriter(conn)
-				fmt.Fprintf(b, format, r.RequestURI, r.Header.Get("Authorization"))
-				_ = b.Flush()
-				_ = conn.Close()
-			}
-		}
-	}
-	text := func(format string, change func(string) string) func(http.ResponseWriter, *http.Request) {
-		return func(w http.ResponseWriter, r *http.Request) {
-			if r.RequestURI != want {
-				t.Errorf("it posts to %s, want %s", r.RequestURI, want)
-			}
-			w.WriteHeader(http.StatusNotFound)
-			fmt.Fprintf(w, format, change(r.RequestURI), change(r.Header.Get("Authorization")))
-		}
+		return opened(t, fmt.Sprintf("{name: a, type: alertmanager, url_file: %s, token_file: %s, timeout: 1s}",
+			testkit.WriteFile(t, "url", base+target), testkit.WriteFile(t, "token", bearer)))
 	}
 	same := func(s string) string { return s }
-	unescaped := func(s string) string { out, _ := url.QueryUnescape(s); return out }
-	for name, answer := range map[string]func(http.ResponseWriter, *http.Request){
-		"as it came":  text("no %s, %s", same),
-		"unescaped":   text("no %s, %s", unescaped),
-		"JSON of PHP": text("no %s, %s", func(s string) string { return strings.ReplaceAll(s, "/", `\/`) }),
-		"HTML":        text("no %s, %s", func(s string) string { return strings.ReplaceAll(s, "&", "&amp;") }),
-		"JSON of Go":  text("no %s, %s", func(s string) string { return strings.ReplaceAll(s, "&", `\u0026`) }),
-		"the query alone": func(w http.ResponseWriter, r *http.Request) {
-			w.WriteHeader(http.StatusForbidden)
-			fmt.Fprintf(w, "bad %q: %s", r.URL.Query()["token"], r.URL.RawQuery)
-		},
-		"a status line": hijack("HTTP/1.1 what %s %s\r\n\r\n"),
-		"no HTTP":       hijack("%s %s\r\n\r\n"),
-		"a header":      hijack("HTTP/1.1 200 OK\r\n%s %s\r\n\r\n"),
-		"a length":      hijack("HTTP/1.1 200 OK\r\nContent-Length: %s %s\r\n\r\n"),
-		"a redirect": func(w http.ResponseWriter, r *http.Request) {
-			http.Redirect(w, r, "http://127.0.0.1:1/"+r.RequestURI, http.StatusTemporaryRedirect)
-		},
-		"nothing": hijack(""),
+	instead := func(from, to string) func(string) string { return strings.NewReplacer(from, to).Replace }
+	const refused = "HTTP/1.1 404 Not Found\r\n\r\nno %s, %s"
+	for name, c := range map[string]answer{
+		"as it came":      {refused, same},
+		"unescaped":       {refused, func(s string) string { out, _ := url.QueryUnescape(s); return out }},
+		"JSON of PHP":     {refused, instead("/", `\/`)},
+		"HTML":            {refused, instead("&", "&amp;")},
+		"JSON of Go":      {refused, instead("&", `\u0026`)},
+		"the query alone": {refused, func(s string) string { _, out, _ := strings.Cut(s, "?"); return out }},
+		"a status line":   {"HTTP/1.1 what %s %s\r\n\r\n", same},
+		"no HTTP":         {"%s %s\r\n\r\n", same},
+		"a header":        {"HTTP/1.1 200 OK\r\n%s %s\r\n\r\n", same},
+		"a length":        {"HTTP/1.1 200 OK\r\nContent-Length: %s %s\r\n\r\n", same},
+		"a redirect":      {"HTTP/1.1 307 Elsewhere\r\nLocation: http://127.0.0.1:1/%s%.0s\r\n\r\n", same},
+		"nothing":         {"%.0s%.0s", same},
 	} {
-		say.Store(http.HandlerFunc(answer))
+		answers.Store(&c)
 		noSecret(t, name, sink(server.URL))
 	}
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
@@ -87,6 +70,14 @@ func TestNoErrorShowsASecret(t *testing.T) {
 	noSecret(t, "refused", sink("http://"+closed.Addr().String()))
 	noSecret(t, "no TLS", sink(strings.Replace(server.URL, "http:", "https:", 1)))
 	noSecret(t, "no host", sink("http://pathsecret12.invalid"))
+}
+
+// opened returns the one sink of a file.
+func opened(t *testing.T, text string) *Sink {
+	t.Helper()
+	file, err := Open(testkit.WriteFile(t, "sinks.yml", "sinks: ["+text+"]"), nil)
+	testkit.Must(t, err)
+	return file.Value()[0]
 }
 
 func noSecret(t *testing.T, name string, s *Sink) {
@@ -99,6 +90,22 @@ func noSecret(t *testing.T, name string, s *Sink) {
 	for _, secret := range []string{"pathsecret12", "second", "qsecret", "qq", "zz", "bare-query", "bearer.secret"} {
 		if strings.Contains(err.Error(), secret) {
 			t.Errorf("%s: it shows %s: %v", name, secret, err)
+		}
+	}
+}
+
+// A text that is too long is cut. If a text fails with some alerts, the default text is used.
+func TestTexts(t *testing.T) {
+	alert := Sample(api.StateRaised, time.Now())
+	alert.Key = "a" // shorter than the sample's
+	for source, want := range map[string]string{
+		`{{printf "%9999d" 1}}`: strings.Repeat(" ", 4096), `{{slice .Key 0 10}}`: "a has reached 80 %",
+		`{{.At.Format "2006"}} {{.State}}`: " raised",
+	} {
+		x, err := newText(source, Webhook)
+		testkit.Must(t, err)
+		if got := x.of(alert); !strings.Contains(got, want) || len(got) > 4096 {
+			t.Errorf("%s: %d bytes, %.100q", source, len(got), got)
 		}
 	}
 }
@@ -134,9 +141,8 @@ func TestSlack(t *testing.T) {
 		got = r.URL.Path + " " + string(b)
 	}))
 	url := testkit.WriteFile(t, "url", server.URL+"/services/T0/B0/secret\n")
-	file, err := Open(testkit.WriteFile(t, "sinks.yml", "sinks: [{name: slack, type: slack, url_file: "+url+"}]"), nil)
-	testkit.Must(t, err)
-	sink, alert := file.Value()[0], Sample(api.StateRaised, time.Now())
+	sink := opened(t, "{name: slack, type: slack, url_file: "+url+"}")
+	alert := Sample(api.StateRaised, time.Now())
 	alert.Key, alert.Rule = "<!channel>", "api"
 	testkit.Must(t, sink.deliver(t.Context(), "sc", alert, time.Time{}))
 	if want := `/services/T0/B0/secret {"text":"\u0026lt;!channel\u0026gt; has reached 80 % of its limit: ` +
@@ -159,11 +165,8 @@ func TestRetryAfterIsTold(t *testing.T) {
 		w.WriteHeader(http.StatusTooManyRequests)
 	}))
 	t.Cleanup(server.Close)
-	text := fmt.Sprintf("sinks: [{name: a, type: slack, url: %q}]", server.URL)
-	file, err := Open(testkit.WriteFile(t, "sinks.yml", text), nil)
-	testkit.Must(t, err)
 	var refused refusal
-	err = file.Value()[0].SendSample(t.Context(), "sc")
+	err := opened(t, fmt.Sprintf("{name: a, type: slack, url: %q}", server.URL)).SendSample(t.Context(), "sc")
 	if !errors.As(err, &refused) || refused.after != 7*time.Second {
 		t.Errorf("%v: the wait is %s, want 7s", err, refused.after)
 	}

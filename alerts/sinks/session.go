@@ -2,7 +2,6 @@ package sinks
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"sync"
 	"time"
@@ -53,8 +52,7 @@ func newSession(ctx context.Context, r *runner, l *lock, at start) *session {
 // end is called when the session's context has ended. It waits for the attempts that have begun. Alerts that were not
 // delivered come again, to the process that has the lock next.
 func (s *session) end() {
-	timer := time.AfterFunc(s.config.Stop, s.cancel)
-	defer timer.Stop()
+	defer time.AfterFunc(s.config.Stop, s.cancel).Stop()
 	s.queue.working.Wait()
 	s.cancel()
 	s.beating.Wait()
@@ -72,7 +70,9 @@ func (s *session) take(ctx context.Context, m jetstream.Msg) {
 		return
 	}
 	sequence := meta.Sequence.Stream
-	s.gap(ctx, meta)
+	if sequence > s.delivered+1 {
+		s.lost(ctx, sequence-s.delivered-1)
+	}
 	s.mu.Lock()
 	_, here := s.held[sequence]
 	_, was := s.done.Get(sequence)
@@ -80,13 +80,13 @@ func (s *session) take(ctx context.Context, m jetstream.Msg) {
 	if here {
 		return // it was sent again while it waits here
 	}
-	var t api.Transition
-	if err := errors.Join(json.Unmarshal(m.Data(), &t), t.Validate()); err != nil {
+	t, err := api.ReadTransition(m.Subject(), m.Data())
+	if err != nil {
 		s.log.Error("ignored a message that is not an alert", "subject", m.Subject(), "error", err)
 		was = true
 	}
 	h := &held{m, sequence, t}
-	passed := was || t.State != api.StateRaised && t.State != api.StateCleared || !s.sink.takes(t)
+	passed := was || !s.sink.takes(t)
 	s.mu.Lock()
 	s.delivered = max(s.delivered, sequence)
 	if !passed {
@@ -98,16 +98,6 @@ func (s *session) take(ctx context.Context, m jetstream.Msg) {
 		return
 	}
 	s.queue.add(ctx, h)
-}
-
-// gap detects alerts that JetStream removed before they were read.
-func (s *session) gap(ctx context.Context, meta *jetstream.MsgMetadata) {
-	if meta.Sequence.Stream <= s.delivered {
-		return
-	}
-	if removed := meta.Sequence.Stream - s.delivered - 1; removed > 0 {
-		s.lost(ctx, removed)
-	}
 }
 
 // lost counts alerts that were removed from JetStream, by age or by somebody, before they were delivered.

@@ -2,6 +2,7 @@ package sinks
 
 import (
 	"fmt"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -9,7 +10,6 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/document"
 	"github.com/streamcounter/streamcounter/internal/glob"
-	"github.com/streamcounter/streamcounter/internal/redact"
 )
 
 // Sink is a destination of alerts, with the selection of alerts that it receives.
@@ -18,7 +18,7 @@ type Sink struct {
 	rules, keys []glob.Glob
 	text        *text
 	signers     []signer
-	http        httpDoer
+	http        *http.Client
 }
 
 // same reports whether everything that a delivery depends on is unchanged.
@@ -35,11 +35,11 @@ func (s *spec) sink(d *document.Document, at string, named map[string]string) (*
 	from := "url"
 	if s.URLFile != "" {
 		from, s.url = "url_file", named[s.URLFile]
-		if err := badURL(s.url, func(err error) error { return bad("url_file", err) }); err != nil {
-			return nil, err
+		if err := checkURL(s.url); err != nil {
+			return nil, bad("url_file", err)
 		}
 	}
-	u, _ := url.Parse(s.url) // badURL has checked it
+	u, _ := url.Parse(s.url) // checkURL has checked it
 	if s.Type == Alertmanager && strings.HasSuffix(strings.TrimRight(u.Path, "/"), alertsPath) {
 		return nil, bad(from, fmt.Errorf("want it without %s, which is added", alertsPath))
 	}
@@ -93,7 +93,8 @@ func (s *Sink) String() string {
 	for _, level := range s.Levels {
 		levels = append(levels, fmt.Sprintf("%d%%", level))
 	}
-	text := fmt.Sprintf("%s: %s at %s; %s, %s, %s", s.Name, s.Type, redact.URL(hostOf(s.url)), all(s.Rules, "rules"),
+	u, _ := url.Parse(s.url) // checkURL has checked it
+	text := fmt.Sprintf("%s: %s at %s://%s; %s, %s, %s", s.Name, s.Type, u.Scheme, u.Host, all(s.Rules, "rules"),
 		all(s.Keys, "keys"), all(levels, "levels"))
 	if !s.SendResolved {
 		text += "; not when they clear"
@@ -102,13 +103,4 @@ func (s *Sink) String() string {
 		text += "; of shadow rules too"
 	}
 	return text
-}
-
-// hostOf returns a URL without path and query.
-func hostOf(text string) string {
-	u, err := url.Parse(text)
-	if err != nil {
-		return ""
-	}
-	return u.Scheme + "://" + u.Host
 }

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
@@ -29,7 +28,7 @@ func (w *world) ready(receivers ...*receiver) {
 	for i, r := range receivers {
 		_, before[i] = r.taken()
 	}
-	streamtest.Eventually(w.t, 30*time.Second, "each sink delivers", func() (bool, string) {
+	streamtest.Eventually(w.t, "each sink delivers", func() (bool, string) {
 		w.publish(w.alert("ready", 80, api.StateRaised))
 		for i, r := range receivers {
 			if _, attempts := r.taken(); attempts == before[i] {
@@ -53,7 +52,7 @@ func of(list []api.Transition) (out []api.Transition) {
 func (r *receiver) awaitOf(n int) []api.Transition {
 	r.t.Helper()
 	var list []api.Transition
-	streamtest.Eventually(r.t, 60*time.Second, fmt.Sprintf("%d alerts come", n), func() (bool, string) {
+	streamtest.Eventually(r.t, fmt.Sprintf("%d alerts come", n), func() (bool, string) {
 		all, attempts := r.taken()
 		list = of(all)
 		return len(list) >= n, fmt.Sprintf("%d came, by %d attempts", len(list), attempts)
@@ -82,7 +81,7 @@ func TestNothingIsLostWhileAnEndpointIsDown(t *testing.T) {
 	if list, _ := sick.taken(); len(of(list)) > 0 {
 		t.Fatalf("%d came to the endpoint that is down", len(of(list)))
 	}
-	streamtest.Eventually(t, 30*time.Second, "the age of the oldest shows", func() (bool, string) {
+	streamtest.Eventually(t, "the age of the oldest shows", func() (bool, string) {
 		return p.oldest(t, "sick") > 0 && p.oldest(t, "well") == 0, fmt.Sprint(p.oldest(t, "sick"))
 	})
 	sick.answers(nil)
@@ -194,7 +193,7 @@ func TestReload(t *testing.T) {
 	r, p := w.pager()
 	other := newReceiver(t)
 	w.sinks("  - {name: pager, type: carrier-pigeon}\n")
-	streamtest.Eventually(t, 20*time.Second, "the mistake is logged", func() (bool, string) {
+	streamtest.Eventually(t, "the mistake is logged", func() (bool, string) {
 		return strings.Contains(w.log.String(), "sinks.yml:2:25: type of sink pager: want webhook"), w.log.String()
 	})
 	kept := w.publish(w.alert("a", 80, api.StateRaised))
@@ -206,7 +205,7 @@ func TestReload(t *testing.T) {
 	testkit.Must(t, p.file.Reload())
 	w.ready(r, other)
 	w.sinks(w.webhook("other", other, ""))
-	streamtest.Eventually(t, 20*time.Second, "the sink is gone", func() (bool, string) {
+	streamtest.Eventually(t, "the sink is gone", func() (bool, string) {
 		return p.oldest(t, "pager") < 0, ""
 	})
 }

@@ -66,21 +66,21 @@ func (a *fakeAM) answers(status func([]amAlert) int) {
 	a.status = status
 }
 
-// await waits for a request with an alert, after the first n. It returns the request and how many came before it.
-func (a *fakeAM) await(t *testing.T, n int, name string) (post []string, at int) {
+// await waits for a request with an alert, after the first n. It returns the request.
+func (a *fakeAM) await(t testing.TB, n int, name string) (post []string) {
 	t.Helper()
-	streamtest.Eventually(t, 40*time.Second, name+" comes", func() (bool, string) {
+	streamtest.Eventually(t, name+" comes", func() (bool, string) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		for i, p := range a.posts {
 			if i >= n && slices.Contains(p, name) {
-				post, at = p, i
+				post = p
 				return true, ""
 			}
 		}
 		return false, fmt.Sprint(a.posts)
 	})
-	return post, at
+	return post
 }
 
 func (a *fakeAM) count() int {
@@ -89,26 +89,35 @@ func (a *fakeAM) count() int {
 	return len(a.posts)
 }
 
-func (w *world) alertmanager(a *fakeAM, more string) {
-	w.t.Helper()
-	w.sinks(fmt.Sprintf("  - {name: am, type: alertmanager, url: %q%s}\n", a.URL, more))
+func (a *fakeAM) sink(more string) string {
+	return fmt.Sprintf("  - {name: am, type: alertmanager, url: %q%s}\n", a.URL, more)
 }
 
 // activeAM starts a process that delivers to a fakeAM.
 func (w *world) activeAM(more string) (*fakeAM, *process) {
 	w.t.Helper()
 	a := newFakeAM(w.t)
-	w.alertmanager(a, more)
+	w.sinks(a.sink(more))
 	p := w.start()
 	w.readyAM(a)
 	return a, p
+}
+
+// standing starts the sinks again and returns what the first request with an alert has.
+func (w *world) standing(a *fakeAM, p *process, name string) string {
+	w.t.Helper()
+	p.stop()
+	n := a.count()
+	w.start()
+	post := a.await(w.t, n, name)
+	return strings.Join(post, ",")
 }
 
 // readyAM waits until the sink delivers.
 func (w *world) readyAM(a *fakeAM) {
 	w.t.Helper()
 	before := a.count()
-	streamtest.Eventually(w.t, 30*time.Second, "the sink delivers", func() (bool, string) {
+	streamtest.Eventually(w.t, "the sink delivers", func() (bool, string) {
 		w.publish(w.alert("ready", 80, api.StateRaised))
 		return a.count() > before, ""
 	})
@@ -122,18 +131,18 @@ func TestWhatTheFileNoLongerTakesEnds(t *testing.T) {
 	w.publish(w.alert("user:1", 80, api.StateRaised), w.alert("user:1", 95, api.StateRaised))
 	a.await(t, 0, "user:1 80")
 	a.await(t, 0, "user:1 95")
-	w.alertmanager(a, ", levels: [80]")
+	w.sinks(a.sink(", levels: [80]"))
 	before := a.count()
 	testkit.Must(t, p.file.Reload())
-	post, _ := a.await(t, before, "user:1 80")
+	post := a.await(t, before, "user:1 80")
 	if slices.Contains(post, "user:1 95") {
 		t.Errorf("it is sent again: %s", post)
 	}
 	w.publish(w.alert("user:1", 95, api.StateCleared)) // no sink takes it
-	w.alertmanager(a, "")
+	w.sinks(a.sink(""))
 	before = a.count()
 	testkit.Must(t, p.file.Reload())
-	post, _ = a.await(t, before, "user:1 80")
+	post = a.await(t, before, "user:1 80")
 	if slices.Contains(post, "user:1 95") {
 		t.Errorf("it is sent again after the file was set back: %s", post)
 	}
@@ -161,14 +170,10 @@ func TestAnAlertThatIsGivenUp(t *testing.T) {
 			})
 			before := p.count(t, "am", outcome)
 			w.publish(w.alert("user:1", 80, api.StateCleared), w.alert("user:3", 80, api.StateRaised))
-			streamtest.Eventually(t, 40*time.Second, "both are given up", func() (bool, string) {
+			streamtest.Eventually(t, "both are given up", func() (bool, string) {
 				return p.count(t, "am", outcome) >= before+2, w.log.String()
 			})
-			p.stop()
-			n := a.count()
-			w.start()
-			post, _ := a.await(t, n, "user:2 80")
-			text := strings.Join(post, ",")
+			text := w.standing(a, p, "user:2 80")
 			if strings.Contains(text, "user:1") || strings.Contains(text, "user:3") != (outcome == "expired") {
 				t.Errorf("what stands is %s", text)
 			}
@@ -215,11 +220,7 @@ func afterAGap(t *testing.T, waits bool) {
 	a.await(t, 0, "user:4 80")
 	a.answers(nil)
 	a.await(t, 0, "user:1 80")
-	p.stop()
-	n := a.count()
-	w.start()
-	post, _ := a.await(t, n, "user:4 80")
-	if text := strings.Join(post, ","); strings.Contains(text, "user:1") || !strings.Contains(text, "user:2") {
+	if text := w.standing(a, p, "user:4 80"); strings.Contains(text, "user:1") || !strings.Contains(text, "user:2") {
 		t.Errorf("what stands is %s", text)
 	}
 }

@@ -85,14 +85,10 @@ func identity(t api.Transition) string {
 	return fmt.Sprintf("%s %d %d %v %s", t.Rule, t.Level, t.WindowMs, t.Shadow, t.Key)
 }
 
-func (s state) standingSubject(t api.Transition) string {
-	sum := sha256.Sum256([]byte(identity(t)))
-	return s.subject("alert." + hex.EncodeToString(sum[:16]))
-}
-
 // note stores that an alert is active, or that it is no longer active if it has cleared.
 func (s state) note(ctx context.Context, l *lock, t api.Transition) error {
-	m := &nats.Msg{Subject: s.standingSubject(t), Header: nats.Header{}}
+	sum := sha256.Sum256([]byte(identity(t)))
+	m := &nats.Msg{Subject: s.subject("alert." + hex.EncodeToString(sum[:16])), Header: nats.Header{}}
 	if t.State == api.StateCleared {
 		m.Header.Set(jetstream.MsgTTLHeader, "1s")
 	} else {

@@ -8,8 +8,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"path"
-	"regexp"
 	"strings"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -67,7 +65,7 @@ func (x *extractor) request(r *http.Request) (api.CheckRequest, error) {
 		return req, nil
 	}
 	text, err := one(r.Header, x.cost)
-	if err != nil {
+	if err != nil && !errors.Is(err, ErrMissing) { // an empty one is a bad cost
 		return req, fmt.Errorf("extractor %s: %w", x.name, err)
 	}
 	if req.Cost, err = api.ParseCount(text); err != nil {
@@ -110,61 +108,16 @@ func one(h http.Header, name string) (string, error) {
 	return list[0], nil
 }
 
-// parameters are the parameters of a path's segment (RFC 3986, 3.3), which many backends remove.
-var (
-	parameters   = regexp.MustCompile(`;[^/]*`)
-	encodedSlash = regexp.MustCompile(`%2[fF]`)
-)
-
-// segments returns the first parts of a path, as a server would understand it: "/a" for //a/, /./a, /%61, /x/../a,
-// /a;x=1, /a#b and \\a. Otherwise a limit could be avoided with another form of the path.
+// segments returns the first parts of a path, decoded and cut at #.
 func (x *extractor) segments(uri string) (string, error) {
+	if p, _, _ := strings.Cut(uri, "?"); forwarded.HasDotDot(p) {
+		return "", fmt.Errorf("%w: the path %s has a .., which servers resolve differently", api.ErrBadRequest,
+			api.Shorten(uri))
+	}
 	uri, _, _ = strings.Cut(uri, "#") // as nginx does
 	u, err := url.ParseRequestURI(uri)
 	if err != nil {
 		return "", fmt.Errorf("%w: %s is not a path", api.ErrBadRequest, api.Shorten(uri))
 	}
-	key := x.first(cleaned(u.Path))
-	if !strings.Contains(u.Path, "..") {
-		return key, nil
-	}
-	// Servers disagree about which segment a .. removes: that of /x%2fy, /x\y, /; and // before it.
-	const slash = "\x00" // that is encoded
-	encoded, _ := url.PathUnescape(encodedSlash.ReplaceAllString(u.EscapedPath(), slash))
-	for view := range 16 {
-		p := u.Path
-		if view&8 != 0 {
-			p = encoded
-		}
-		if view&1 != 0 {
-			p = strings.ReplaceAll(p, `\`, "/")
-		}
-		if view&2 != 0 {
-			p = parameters.ReplaceAllString(p, "")
-		}
-		if view&4 != 0 { // empty segments stay
-			p = strings.ReplaceAll(strings.ReplaceAll(p, "//", "/;/"), "//", "/;/")
-		}
-		if x.first(cleaned(strings.ReplaceAll(path.Clean("/"+p), slash, "/"))) != key {
-			return "", fmt.Errorf("%w: servers differ in what the path %s means", api.ErrBadRequest, api.Shorten(uri))
-		}
-	}
-	return key, nil
-}
-
-// cleaned removes from a path what servers understand in the same way without it.
-func cleaned(p string) string {
-	return path.Clean("/" + parameters.ReplaceAllString(strings.ReplaceAll(p, `\`, "/"), ""))
-}
-
-// first returns the parts of a cleaned path that make the key.
-func (x *extractor) first(clean string) string {
-	for i, n := 1, int64(0); i < len(clean); i++ {
-		if clean[i] == '/' {
-			if n++; n == x.parts {
-				return clean[:i]
-			}
-		}
-	}
-	return clean
+	return forwarded.Segments(u.Path, int(x.parts)), nil
 }

@@ -1,11 +1,9 @@
 package access
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/netip"
 	"regexp"
 	"slices"
 
@@ -163,7 +161,7 @@ func (e *extractorEntry) settle(d *document.Document, at string) error {
 	}
 	e.pass = e.missing == "allow"
 	for i, text := range e.proxies {
-		network, err := parseNetwork(text)
+		network, err := forwarded.ParseNetwork(text)
 		if err != nil {
 			return bad(fmt.Sprintf("trusted_proxies[%d]", i), "%q: want a network or an address, as 10.0.0.0/8, ::1",
 				text)
@@ -171,16 +169,4 @@ func (e *extractorEntry) settle(d *document.Document, at string) error {
 		e.trusted = append(e.trusted, network)
 	}
 	return nil
-}
-
-func parseNetwork(s string) (netip.Prefix, error) {
-	if a, err := netip.ParseAddr(s); err == nil {
-		a = forwarded.Plain(a)
-		return netip.PrefixFrom(a, a.BitLen()), nil
-	}
-	p, err := netip.ParsePrefix(s)
-	if p = api.Unmapped(p); err == nil && p.Addr().Is4In6() {
-		return p, errors.New("it has more than all IPv4 addresses within IPv6")
-	}
-	return p.Masked(), err
 }

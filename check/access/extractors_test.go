@@ -1,7 +1,11 @@
 package access_test
 
 import (
+	"bufio"
+	"errors"
+	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -14,60 +18,48 @@ func writeExtractors(t testing.TB, text string) string {
 	return testkit.WriteFile(t, "extractors.yml", text)
 }
 
-func TestExtractorsFileErrors(t *testing.T) {
-	entry := func(more string) string { return "extractors:\n  - {name: a, " + more + "}\n" }
-	for name, c := range map[string]struct{ text, says string }{
-		"empty":         {"", ":1:1: the file is empty: want extractors"},
-		"none":          {"extractors: []", "there are 0 extractors"},
-		"unknown field": {entry("form: header"), ":2:15: unknown field \"form\": want name, from"},
-		"no name":       {"extractors:\n  - {from: header, header: a}\n", "name is missing"},
-		"bad name": {"extractors:\n  - {name: A, from: header, header: a}\n",
-			":2:12: name \"A\": want 1 to 64"},
-		"name twice": {entry("from: header, header: b") + "  - {name: a, from: header, header: b}\n",
-			":3:12: the name a is given twice"},
-		"no source": {entry("header: x"), "from is missing"},
-		"another source": {entry("from: query"),
-			":2:21: from of extractor a: \"query\": want header, client-address or path"},
-		"no header": {entry("from: header"), "from of extractor a: header: want the header's name"},
-		"bad header": {entry(`from: header, header: "a b"`),
-			":2:37: header of extractor a: \"a b\": want the name"},
-		"bad cost header": {entry(`from: header, header: a, cost_header: "a:"`),
-			"cost_header of extractor a: \"a:\": want the name"},
-		"no proxies": {entry("from: client-address"), "want the proxies that ask as trusted_proxies"},
-		"proxies of no use": {entry("from: header, header: a, trusted_proxies: [10.0.0.1]"),
-			"trusted_proxies of extractor a: it is of no use with from: header"},
-		"no network": {entry("from: client-address, trusted_proxies: [10.0.0.1, here]"),
-			":2:65: trusted_proxies[1] of extractor a: \"here\": want a network"},
-		"bits of a network": {entry("from: client-address, trusted_proxies: [10.0.0.1/33]"), "want a network"},
-		"more than IPv4 in IPv6": {entry(`from: client-address, trusted_proxies: ["::ffff:0.0.0.0/90"]`),
-			"\"::ffff:0.0.0.0/90\": want a network"},
-		"bits": {entry("from: client-address, trusted_proxies: [10.0.0.1], ipv6_prefix: 129"),
-			"ipv6_prefix 129: want a whole number from 1 to 128"},
-		"half a bit": {entry("from: client-address, trusted_proxies: [10.0.0.1], ipv6_prefix: 1.5"),
-			"want a whole number from 1 to 128"},
-		"bits of no use": {entry("from: header, header: a, ipv6_prefix: 64"),
-			"ipv6_prefix of extractor a: it is of no use"},
-		"segments": {entry("from: path, segments: 0"), "segments 0: want a whole number from 1 to 16"},
-		"segments of no use": {entry("from: header, header: a, segments: 1"),
-			"segments of extractor a: it is of no use"},
-		"hash of no use": {entry("from: path, hash: true"), "hash of extractor a: it is of no use"},
-		"hash":           {entry("from: header, header: a, hash: sha512"), "hash \"sha512\": want true or false"},
-		"header of no use": {entry("from: client-address, trusted_proxies: [10.0.0.1], header: a"),
-			"header of extractor a: it is of no use"},
-		"missing": {entry("from: header, header: a, missing: deny"),
-			"missing of extractor a: \"deny\": want refuse or allow"},
-		"prefix with controls": {entry(`from: header, header: a, prefix: "a\n"`),
-			"prefix of extractor a: want up to 256 bytes"},
-		"long prefix": {entry("from: header, header: a, prefix: " + strings.Repeat("x", 257)),
-			"prefix of extractor a: want up to 256 bytes"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			path := writeExtractors(t, c.text)
-			if _, err := access.NewExtractors(path, nil); err == nil || !strings.HasPrefix(err.Error(), path+":") ||
-				!strings.Contains(err.Error(), c.says) {
-				t.Errorf("error %v, want the file and %q", err, c.says)
+// A path that the backend serves below /a counts under /a or is refused, in whichever spelling it climbs out of it.
+func TestPathsDoNotClimbOutOfTheirLimit(t *testing.T) {
+	var backend http.ServeMux
+	backend.HandleFunc("/a/", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	every, err := access.NewExtractors(writeExtractors(t, "extractors:\n  - {name: p, from: path}\n"), nil)
+	testkit.Must(t, err)
+	served := 0
+	try := func(path, want string) {
+		t.Helper()
+		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader("GET " + path + " HTTP/1.1\r\nHost: h\r\n\r\n")))
+		testkit.Must(t, err)
+		w := httptest.NewRecorder()
+		backend.ServeHTTP(w, r)
+		r.Header.Set("X-Forwarded-Uri", path)
+		req, _, err := every.Extract("p", r)
+		if w.Code == http.StatusOK {
+			served++
+			if err == nil && req.Key != "/a" {
+				t.Errorf("%s is served below /a and counts under %s", path, req.Key)
 			}
-		})
+		}
+		if want == "" && !errors.Is(err, api.ErrBadRequest) || want != "" && req.Key != want {
+			t.Errorf("%s: key %q, error %v, want the key %q", path, req.Key, err, want)
+		}
+	}
+	slashes := []string{"/", "%2f", "%2F", `\`, "%5c", "%5C"}
+	for _, before := range slashes {
+		for _, dots := range []string{"..", "%2e.", ".%2E", "%2e%2e"} {
+			for _, after := range append(slashes, "", ";", ";x/", "%3b/", "%3Bx%2f", "#", "?q") {
+				try(fmt.Sprintf("/a%s%s%sk1", before, dots, after), map[bool]string{true: "/a"}[after == ""])
+				try(fmt.Sprintf("/a/b;x%s%s%s", before, dots, after), "")
+			}
+		}
+	}
+	try("/..", "")
+	try("/k1#/../a/x", "") // a # is a part of Caddy's paths
+	for _, same := range []string{"/a", "//a/", "/./a/b", "/%61/b", "/a;x=1/b", "/a/b;..", "/a/...", "/a/..b", "/a/b..",
+		"/a/.;x/k1", "/a#b", `/\a`, "/a/k1?next=/../b", "/a/%2f/k1", "/a/%252e%252e/k1", "/a/"} {
+		try(same, "/a")
+	}
+	if served < 100 {
+		t.Errorf("the backend served %d paths, want most of those below /a", served)
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// maxRefusals bounds what is remembered: names of routes and tokens, never text of callers.
+// maxRefusals bounds the kinds that are remembered.
 const maxRefusals = 1000
 
 // Refusals logs the first refusal of each kind. If a proxy has a wrong token, every request is refused. Without a
@@ -18,13 +18,14 @@ type Refusals struct {
 // Log logs a refusal at a route for a reason, if it is the first. The number of different routes and reasons must be
 // bounded.
 func (l *Refusals) Log(log *slog.Logger, route, reason string, err error, more ...any) {
-	if log != nil && l.first(route+" "+reason) {
+	if log != nil && l.First(route+" "+reason) {
 		log.Warn("a caller was refused; more of the same kind are only counted",
 			append([]any{"route", route, "error", err}, more...)...)
 	}
 }
 
-func (l *Refusals) first(kind string) bool {
+// First reports whether something is the first of its kind.
+func (l *Refusals) First(kind string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, ok := l.seen[kind]; ok || len(l.seen) >= maxRefusals {

@@ -90,64 +90,43 @@ func TestTokensAllow(t *testing.T) {
 	}
 }
 
-func TestTokensFileErrors(t *testing.T) {
-	const secret = "SECRET-SECRET-SECRET-SECRET"
-	entry := func(more string) string { return "tokens:\n  - {name: a, " + more + "}\n" }
-	many := strings.Builder{}
-	many.WriteString("tokens:\n")
-	for i := range 1001 {
-		fmt.Fprintf(&many, "  - {name: n%d, token: %s-%d, scopes: [check]}\n", i, secret, i)
-	}
-	for name, c := range map[string]struct{ text, says string }{
-		"empty":              {"", ":1:1: the file is empty"},
-		"no list":            {"tokens: " + secret, ":1:9: tokens is something else: want a list"},
-		"unknown field":      {"token: " + secret, `:1:1: unknown field "token": want tokens`},
-		"a token as a field": {entry(secret + ": [check]"), ":2:15: unknown field"},
-		"field twice": {entry("name: b, token: " + secret + ", scopes: [check]"),
-			":2:15: field is given twice; first in line 2"},
-		"neither": {entry("scopes: [check]"), ":2:5: want either token or sha256"},
-		"both": {entry("token: " + secret + ", sha256: " + sha(secret) + ", scopes: [check]"),
-			"either token or sha256"},
-		"short": {entry("token: SECRET, scopes: [check]"), ":2:22: token: want 16 to 512"},
-		"long": {entry("token: " + strings.Repeat("SECRET", 100) + ", scopes: [check]"),
-			"16 to 512"},
-		"odd characters": {entry(`token: "` + secret + ` x", scopes: [check]`), "want 16 to 512 of A-Z"},
-		"beyond ASCII":   {entry(`token: "` + secret + `é", scopes: [check]`), "want 16 to 512 of A-Z"},
-		"no hash": {entry("sha256: " + secret + ", scopes: [check]"),
-			":2:23: sha256: want the SHA-256"},
-		"half a hash": {entry("sha256: " + sha(secret)[:32] + ", scopes: [check]"),
-			"64 hexadecimal digits"},
-		"no scopes":           {entry("token: " + secret), ":2:5: scopes is missing"},
-		"unknown scope":       {entry("token: " + secret + ", scopes: [check, root]"), ":2:67: an unknown scope"},
-		"a mistyped scope":    {entry("token: " + secret + ", scopes: [chek]"), `an unknown scope "chek": want`},
-		"a secret as a scope": {entry("token: " + secret + ", scopes: [" + secret + "]"), "an unknown scope: want"},
-		"no name": {"tokens:\n  - {token: " + secret + ", scopes: [check]}\n",
-			":2:5: name is missing"},
-		"bad name": {"tokens:\n  - {name: A b, token: " + secret + ", scopes: [check]}\n",
-			":2:12: name: want 1 to 64 of a-z"},
-		"a list as a token": {entry("token: [" + secret + "], scopes: [check]"),
-			":2:22: token is a list: want text"},
-		"name twice": {entry("token: "+secret+", scopes: [check]") + "  - {name: a, token: x" + secret +
-			", scopes: [check]}\n", ":3:12: the name is taken in line 2"},
-		"token twice": {entry("token: "+secret+", scopes: [check]") + "  - {name: b, sha256: " +
-			sha(secret) + ", scopes: [read]}\n", ":3:23: it is the same token as that in line 2"},
-		"a second document": {entry("token: "+secret+", scopes: [check]") + "---\ntokens: []\n",
-			"a second document"},
-		"a list that holds itself": {"tokens: &a [*a]", ":1:9: tokens[0] is a list"},
-		"begins with a star": {entry("token: *" + secret + ", scopes: [check]"),
-			":2:22: text that begins with * needs quotes"},
-		"a quote that never ends": {entry(`token: "` + secret), ":2:"},
-		"not closed":              {"tokens:\n  - {name: a, token: " + secret + "\n", ":"},
-		"too many":                {many.String(), "there are 1001 tokens: expected at most 1000"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			path := writeTokens(t, c.text)
-			_, err := access.NewTokens(path, prometheus.NewRegistry(), nil)
-			if err == nil || !strings.HasPrefix(err.Error(), path+":") || !strings.Contains(err.Error(), c.says) ||
-				strings.Contains(err.Error(), "SECRET") {
-				t.Errorf("error %v, want the file, %q, and nothing secret", err, c.says)
+// A story has files that are refused, and below each a line with where and why.
+func TestRefusedFiles(t *testing.T) {
+	testkit.Stories(t, func(t *testing.T, story, _ string, lines []string) (out []string) {
+		load := func(path string) error {
+			if strings.Contains(story, "extractors") {
+				_, err := access.NewExtractors(path, nil)
+				return err
 			}
-		})
+			_, err := access.NewTokens(path, prometheus.NewRegistry(), nil)
+			return err
+		}
+		text := ""
+		for _, line := range lines {
+			switch {
+			case strings.HasPrefix(line, "<"):
+				path := writeTokens(t, text)
+				err := load(path)
+				if err == nil || !strings.HasPrefix(err.Error(), path+":") || strings.Contains(err.Error(), "SECRET") {
+					t.Errorf("%s: error %v, want one with the file, and without a secret", text, err)
+					continue
+				}
+				where, _, _ := strings.Cut(err.Error(), "\n") // the lines around it follow
+				text, line = "", "< "+strings.TrimPrefix(where, path+":")
+			case !strings.HasPrefix(line, "#"):
+				text += line + "\n"
+			}
+			out = append(out, line)
+		}
+		return out
+	})
+	many := "tokens:\n"
+	for i := range 1001 {
+		many += fmt.Sprintf("  - {name: n%d, token: abcdefghijklmnop-%d, scopes: [check]}\n", i, i)
+	}
+	if _, err := access.NewTokens(writeTokens(t, many), prometheus.NewRegistry(), nil); err == nil ||
+		!strings.Contains(err.Error(), "there are 1001 tokens: expected at most 1000") {
+		t.Errorf("1001 tokens: %v", err)
 	}
 }
 

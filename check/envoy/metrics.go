@@ -169,7 +169,7 @@ func (s *limitMetrics) add(d *descriptor, near float64) {
 
 // of returns the counters of a limit.
 func (m *Metrics) of(labels []string) *limitMetrics {
-	id := strings.Join(labels, "\x00")
+	id := strings.ToValidUTF8(strings.Join(labels, "\x00"), "?")
 	m.mu.RLock()
 	one := m.series[id]
 	if one == nil && len(m.series) >= maxSeries {

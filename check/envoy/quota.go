@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"fmt"
+	"strings"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -15,14 +16,13 @@ type quotas struct {
 	violations []any           // positions of descriptors that are over
 }
 
-// add records a descriptor. If the request has the same key again, it is the same quota, which had some left if the
-// first was not over.
-func (q *quotas) add(d *commonv3.RateLimitDescriptor, at int, over, again bool) {
+// add records a descriptor.
+func (q *quotas) add(d *commonv3.RateLimitDescriptor, at int, over bool) {
 	if q.groups == nil {
 		q.groups = map[string]bool{}
 	}
 	group := quotaGroup(d)
-	q.groups[group] = q.groups[group] || over && !again
+	q.groups[group] = q.groups[group] || over
 	if over {
 		q.violations = append(q.violations, at)
 	}
@@ -89,7 +89,7 @@ func (q *quotas) metadata(req *rlsv3.RateLimitRequest, limits []descriptor,
 	for i, d := range req.Descriptors {
 		entries := make([]any, len(d.GetEntries()))
 		for n, e := range d.GetEntries() {
-			entries[n] = e.GetKey() + "=" + e.GetValue()
+			entries[n] = utf8(e.GetKey() + "=" + e.GetValue())
 		}
 		one := map[string]any{"entries": entries}
 		if h := d.GetHitsAddend(); h != nil {
@@ -100,7 +100,7 @@ func (q *quotas) metadata(req *rlsv3.RateLimitRequest, limits []descriptor,
 		}
 		list[i] = one
 	}
-	fields := map[string]any{"domain": req.Domain, "descriptors": list, "quotaModeEnabled": len(q.groups) > 0}
+	fields := map[string]any{"domain": utf8(req.Domain), "descriptors": list, "quotaModeEnabled": len(q.groups) > 0}
 	if len(q.violations) > 0 {
 		fields["quotaModeViolations"] = q.violations
 	}
@@ -111,7 +111,8 @@ func (q *quotas) metadata(req *rlsv3.RateLimitRequest, limits []descriptor,
 	named := map[string]bool{}
 	for i := range limits {
 		group := quotaGroup(req.Descriptors[i])
-		if over, quota := q.groups[group]; resp.Statuses[i].Code == codeOver || quota && over {
+		if over, quota := q.groups[group]; resp.Statuses[i].Code == codeOver || quota && over ||
+			limits[i].back {
 			continue
 		}
 		if !limits[i].Unlimited && !limits[i].skipped {
@@ -120,7 +121,8 @@ func (q *quotas) metadata(req *rlsv3.RateLimitRequest, limits []descriptor,
 		backend, model := backendOf(req.Descriptors[i])
 		if len(q.groups) > 0 && !named[group] && backend+model != "" {
 			named[group] = true
-			backends = append(backends, map[string]any{"backend_name": backend, "model_name_override": model})
+			backends = append(backends, map[string]any{"backend_name": utf8(backend),
+				"model_name_override": utf8(model)})
 		}
 	}
 	if len(passed) > 0 {
@@ -131,7 +133,10 @@ func (q *quotas) metadata(req *rlsv3.RateLimitRequest, limits []descriptor,
 	}
 	out, err := structpb.NewStruct(fields)
 	if err != nil {
-		return nil // text that is not UTF-8, which no protobuf message brings
+		return nil // cannot happen: all text is UTF-8
 	}
 	return out
 }
+
+// utf8 returns a caller's text as protobuf can send it.
+func utf8(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }

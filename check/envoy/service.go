@@ -123,7 +123,6 @@ func (r *Service) read(req *rlsv3.RateLimitRequest) ([]descriptor, error) {
 	}
 	limits, rules := r.config.Limits(), r.config.Rules()
 	list := make([]descriptor, len(req.Descriptors))
-	replaces := false
 	for i, d := range req.Descriptors {
 		one := &list[i]
 		one.hits, one.back = int64(cmp.Or(req.HitsAddend, 1)), d.GetIsNegativeHits()
@@ -134,20 +133,15 @@ func (r *Service) read(req *rlsv3.RateLimitRequest) ([]descriptor, error) {
 			return nil, fmt.Errorf("%w: descriptors[%d]: %w", api.ErrBadRequest, i, err)
 		}
 		one.Limit, one.limited = config.Find(limits, rules, req.Domain, d, r.config.Tag)
-		replaces = replaces || len(one.Replaces) > 0
 		if one.limited && one.Plan != nil {
 			if err := api.ValidateKey(one.Key); err != nil {
 				return nil, fmt.Errorf("descriptors[%d]: %w", i, err)
 			}
 		}
 	}
-	if replaces {
-		limits := make([]config.Limit, len(list))
-		for i := range list {
-			limits[i] = list[i].Limit
-		}
-		for i, gone := range config.Replaced(limits) {
-			list[i].skipped = gone
+	for i := range list {
+		for j := 0; len(list[i].Replaces) > 0 && j < len(list); j++ {
+			list[j].skipped = list[j].skipped || list[j].IsReplacedBy(&list[i].Limit)
 		}
 	}
 	return list, nil

@@ -37,15 +37,13 @@ func (r *Service) respond(req *rlsv3.RateLimitRequest, list []descriptor, answer
 	out := &rlsv3.RateLimitResponse{OverallCode: codeOK, Statuses: make([]*limitStatus, len(list))}
 	statuses := make([]limitStatus, len(list))
 	quotas, limits := quotas{}, r.config.Limits()
-	asked := map[string]bool{} // keys of quotas so far
 	for i := range list {
 		one := &list[i]
 		s := &statuses[i]
 		out.Statuses[i] = s
 		one.status(s, answer)
-		if one.isQuota() || limits.QuotaForAll() && !one.Unlimited {
-			quotas.add(req.Descriptors[i], i, s.Code == codeOver, asked[one.Key])
-			asked[one.Key] = true
+		if !one.back && (one.isQuota() || limits.QuotaForAll() && !one.Unlimited) {
+			quotas.add(req.Descriptors[i], i, s.Code == codeOver)
 		} else if s.Code == codeOver {
 			out.OverallCode = codeOver
 		}
@@ -190,7 +188,7 @@ func (d *descriptor) counted(answer api.ChecksAnswer) bool {
 }
 
 // place writes the state of the descriptor, without what later ones have charged: its state in the window that has
-// least left. The descriptor is over if ahead more units do not fit.
+// least left. The descriptor is over if ahead more units do not fit; a refund never is.
 func (d *descriptor) place(s *limitStatus, a api.CheckAnswer, later, ahead int64) {
 	rule := d.rule()
 	if rule == nil {
@@ -203,19 +201,26 @@ func (d *descriptor) place(s *limitStatus, a api.CheckAnswer, later, ahead int64
 		s.CurrentLimit = d.wireLimit(rule.Windows[0])
 		return
 	}
-	states := slices.Clone(a.Windows)
+	states, over, never := slices.Clone(a.Windows), a.DeniesUntilMs() > 0 && !a.Allowed, a.RetryAfterMs < 0
 	for i := range states {
-		states[i].Remaining = states[i].Limit - (states[i].Used - later) // below 0 if the limit is exceeded
+		w := &states[i]
+		if w.OfValues() { // a value takes one unit for any hits, and none if the window has it, which only a knows
+			w.Remaining = w.Limit - w.Used
+			over = over || w.Remaining < 1 && a.RetryAfterMs != 0
+			continue
+		}
+		w.Remaining = w.Limit - (w.Used - later) // below 0 if the limit is exceeded
+		over, never = over || w.Remaining < ahead, never || ahead > w.Limit
 	}
 	w := api.Tightest(states)
 	s.CurrentLimit = d.wire(w)
 	s.LimitRemaining = uint32(max(0, min(w.Remaining, math.MaxUint32)))
 	reset := w.NextFreeMs
-	d.over, d.used = w.Remaining < ahead || a.DeniesUntilMs() > 0 && !a.Allowed, w.Limit-w.Remaining+ahead
+	d.over, d.used = over && !d.back, w.Limit-w.Remaining+ahead
 	if d.over && !d.Shadow && (d.isQuota() || d.Watched || !rule.Shadow) {
 		s.Code, s.LimitRemaining = codeOver, 0
 		switch {
-		case ahead > w.Limit || a.RetryAfterMs < 0: // no wait helps, and none is shorter than this
+		case never: // no wait helps, and none is shorter than this
 			reset = max(w.WindowMs, w.EmptyMs)
 		case a.RetryAfterMs > 0:
 			reset = a.RetryAfterMs

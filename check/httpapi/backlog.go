@@ -13,7 +13,6 @@ import (
 // backlog remembers how far workers are behind. It measures this when it is read, at most once per backlogEvery.
 type backlog struct {
 	measure func(ctx context.Context) (map[int]eventlog.Backlog, error)
-	now     func() time.Time
 
 	mu   sync.Mutex
 	at   time.Time
@@ -27,7 +26,7 @@ const backlogEvery = time.Second
 func (b *backlog) read(ctx context.Context) map[int]eventlog.Backlog {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if now := b.now(); now.Sub(b.at) >= backlogEvery {
+	if now := time.Now(); now.Sub(b.at) >= backlogEvery {
 		b.at = now
 		b.last, _ = b.measure(ctx)
 	}

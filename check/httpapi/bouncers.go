@@ -12,19 +12,6 @@ import (
 	"github.com/streamcounter/streamcounter/internal/crowdsec"
 )
 
-// bouncerRoutes are the routes of CrowdSec's local API that its bouncers use.
-func (s *Server) bouncerRoutes() []Route {
-	if s.config.Bouncers == nil {
-		return nil
-	}
-	return []Route{
-		{Method: "GET", Path: "/v1/decisions", Scope: access.ScopeRead, APIKey: true,
-			Serve: handler(s.getDecisions)},
-		{Method: "GET", Path: "/v1/decisions/stream", Scope: access.ScopeRead, APIKey: true,
-			Serve: handler(s.getDecisionStream)},
-	}
-}
-
 func (s *Server) getDecisions(w http.ResponseWriter, r *http.Request) error {
 	filter, err := crowdsec.ParseFilter(r.URL.Query())
 	if err != nil {

@@ -129,11 +129,9 @@ func TestBouncers(t *testing.T) {
 	firewall.want(t, at, pull, "-203.0.113.64/26 -203.0.113.7")
 	traefik.want(t, at, pull, "-203.0.113.64/26 -203.0.113.7")
 
-	// A token of another scope, none, and one that is revoked.
-	for key, want := range map[string]int{checker: 403, "": 401, "stranger-0123456789": 401} {
-		if status, _ := (bouncer{key, "curl"}).ask(t, at, "GET", pull); status != want {
-			t.Errorf("with the key %q: %d, want %d", key, status, want)
-		}
+	// A token of another scope, and one that is revoked.
+	if status, _ := (bouncer{checker, "curl"}).ask(t, at, "GET", pull); status != 403 {
+		t.Errorf("with the scope check: %d", status)
 	}
 	testkit.Must(t, os.WriteFile(path, []byte(strings.Replace(bouncerTokens, firewall.key,
 		"another-0123456789", 1)), 0o600))
@@ -166,13 +164,5 @@ func TestAPIKeyIsOfBouncersAlone(t *testing.T) {
 	r.Header.Set("Authorization", "Bearer "+reader)
 	if router.ServeHTTP(rec, r); rec.Code != 200 {
 		t.Errorf("with a good token and another X-Api-Key: %d %s", rec.Code, rec.Body)
-	}
-}
-
-// Without rules for bouncers, the paths do not exist.
-func TestBouncersAreOff(t *testing.T) {
-	w := sharing(t, newWorld(t, streamtest.AnyRedis(t), bouncerRules...), bouncerRules...)
-	for _, target := range []string{"/v1/decisions", "/v1/decisions/stream"} {
-		wantStatus(t, w.do(t, "GET", target, ""), 404)
 	}
 }

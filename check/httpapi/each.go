@@ -14,21 +14,18 @@ func (s *Server) each(w http.ResponseWriter, r *http.Request, body checkBody) er
 		return fmt.Errorf(`%w: "each" needs "checks" alone, 1 to %d of them, and has %d`, api.ErrBadRequest,
 			maxChecks, n)
 	}
-	var mode api.Mode // of the checks that have none
-	if body.Mode != nil {
-		var err error
-		if mode, err = modeOf(*body.Mode); err != nil {
-			return err
-		}
+	mode, err := modeOf(body.Mode) // of the checks that have none
+	if err != nil {
+		return err
 	}
 	out := make([]any, len(body.Checks))
 	reqs := make([]api.CheckRequest, 0, len(body.Checks))
 	index := make([]int, 0, len(body.Checks)) // request → its check
 	for i, one := range body.Checks {
-		req, err := one.request()
-		if err == nil && (one.Checks != nil || one.Each) {
-			err = fmt.Errorf(`%w: checks[%d] has "checks" or "each" of its own`, api.ErrBadRequest, i)
+		if one.Checks != nil || one.Each {
+			return fmt.Errorf(`%w: checks[%d] has "checks" or "each" of its own`, api.ErrBadRequest, i)
 		}
+		req, err := one.request()
 		if err != nil {
 			out[i] = eachError{one.Key, problemOf(err)}
 			continue

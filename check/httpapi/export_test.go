@@ -33,7 +33,7 @@ const (
 )
 
 // Listings returns how many listings run or wait.
-func (s *Server) Listings() int { return int(s.listings.asked.Load()) }
+func (s *Server) Listings() int { return int(s.listings.Load()) }
 
 // ShareMemory changes how much memory there is, in bytes.
 func (s *Server) ShareMemory(bodies, events int64) {

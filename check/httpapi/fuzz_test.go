@@ -9,6 +9,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"pgregory.net/rapid"
+
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
@@ -52,10 +54,7 @@ func FuzzCheckBody(f *testing.F) {
 			if err := (api.Event{Key: a.Key, Count: a.Cost}).Validate(); err != nil {
 				t.Fatalf("%q: allowed %+v: %v", body, a, err)
 			}
-			if strings.ContainsRune(a.Key, utf8.RuneError) && !strings.ContainsRune(body, utf8.RuneError) &&
-				!strings.Contains(strings.ToLower(body), `\ufffd`) {
-				t.Fatalf("%q: the key %q has a character that nobody wrote", body, a.Key)
-			}
+			wantWritten(t, a.Key, body)
 		}
 	})
 }
@@ -71,33 +70,42 @@ func FuzzEventsBody(f *testing.F) {
 	} {
 		f.Add([]byte(s))
 	}
-	f.Fuzz(func(t *testing.T, body []byte) {
-		events, _, rejected, more, err := httpapi.DecodeEvents(slices.Clone(body))
-		if err != nil {
-			if !errors.Is(err, api.ErrBadRequest) && !errors.Is(err, api.ErrBodyTooLarge) ||
-				len(events)+len(rejected)+more > 0 {
-				t.Fatalf("%q: %v", body, err)
-			}
-			return
+	f.Fuzz(func(t *testing.T, body []byte) { decoded(t, body) })
+}
+
+// decoded returns how many events of a body were taken or rejected, or -1 if the body cannot be split.
+func decoded(t rapid.TB, body []byte) int {
+	events, _, rejected, more, err := httpapi.DecodeEvents(slices.Clone(body), api.Event.Validate)
+	n := len(events) + len(rejected) + more
+	if err != nil {
+		if !errors.Is(err, api.ErrBadRequest) && !errors.Is(err, api.ErrBodyTooLarge) || n > 0 {
+			t.Fatalf("%q: %d events, and %v", body, n, err)
 		}
-		if len(rejected) > 1000 || more > 0 && len(rejected) < 1000 || len(events)+len(rejected)+more > 100_000 {
-			t.Fatalf("%d events, %d rejected, %d more", len(events), len(rejected), more)
+		return -1
+	}
+	if len(rejected) > 1000 || more > 0 && len(rejected) < 1000 || n > 100_000 {
+		t.Fatalf("%d events, %d rejected, %d more", len(events), len(rejected), more)
+	}
+	for _, e := range events {
+		if err := e.Validate(); err != nil {
+			t.Fatalf("%q: %+v: %v", body, e, err)
 		}
-		for _, e := range events {
-			if err := e.Validate(); err != nil {
-				t.Fatalf("%q: %+v: %v", body, e, err)
-			}
-			if strings.ContainsRune(e.Key, utf8.RuneError) && !strings.ContainsRune(string(body), utf8.RuneError) &&
-				!strings.Contains(strings.ToLower(string(body)), `\ufffd`) {
-				t.Fatalf("%q: the key %q has a character that nobody wrote", body, e.Key)
-			}
+		wantWritten(t, e.Key, string(body))
+	}
+	last := 0
+	for _, r := range rejected {
+		if r.Line <= last || r.Error == "" || len(r.Error) > 1000 {
+			t.Fatalf("%q: rejected %+v after line %d", body, r, last)
 		}
-		last := 0
-		for _, r := range rejected {
-			if r.Line <= last || len(r.Error) > 1000 {
-				t.Fatalf("%q: rejected %+v after line %d", body, r, last)
-			}
-			last = r.Line
-		}
-	})
+		last = r.Line
+	}
+	return n
+}
+
+// wantWritten expects that a key has no replacement character, unless the body has one.
+func wantWritten(t rapid.TB, key, body string) {
+	if strings.ContainsRune(key, utf8.RuneError) && !strings.ContainsRune(body, utf8.RuneError) &&
+		!strings.Contains(strings.ToLower(body), `\ufffd`) {
+		t.Fatalf("%q: the key %q has a character that nobody wrote", body, key)
+	}
 }

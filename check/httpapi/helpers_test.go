@@ -62,12 +62,14 @@ type world struct {
 	metrics   *httpapi.Metrics
 	overrides *overrides.All
 	activity  *activity.Recorder
+
+	described bool // its answers are compared with openapi.json
 }
 
 // Deadlines of a check: one that the test lets pass, and one that must not pass, however busy the machine is.
 const (
 	timeout  = 200 * time.Millisecond
-	patience = 20 * time.Second
+	patience = time.Minute
 )
 
 func newWorld(t testing.TB, c redis.UniversalClient, rules ...*windows.Rule) *world {
@@ -100,8 +102,9 @@ func newWorldWith(t testing.TB, c redis.UniversalClient, change func(*check.Conf
 	w.overrides = counter.NewOverrides(nil)
 	decides := check.Config{Counter: counter, Rules: windows.Under(w.overrides, windows.Fixed(loaded).Rules),
 		Metrics: check.NewMetrics(w.registry), Timeout: patience}
-	serves := httpapi.Config{Log: log, Metrics: httpapi.NewMetrics(w.registry), AppendTimeout: patience}
-	recorder := activity.NewRecorder(activity.Config{Redis: c, Keys: w.keys, Process: "serve test"})
+	serves := httpapi.Config{Log: log, Keys: w.keys, Metrics: httpapi.NewMetrics(w.registry), AppendTimeout: patience}
+	recorder := activity.NewRecorder(activity.Config{Redis: c, Keys: w.keys, Process: "serve test",
+		Now: func() time.Time { return time.UnixMilli(w.clock.Load()) }})
 	decides.Activity = recorder
 	serves.Activity = func(ctx context.Context) (activity.Activity, error) {
 		if err := c.HSet(ctx, w.keys.Processes(), "serve test", "announced").Err(); err != nil {
@@ -118,7 +121,7 @@ func newWorldWith(t testing.TB, c redis.UniversalClient, change func(*check.Conf
 		Rules: []string{"api", "login"}, Now: w.clock.Load, Timeout: serves.AppendTimeout})
 	w.server, err = httpapi.NewServer(serves)
 	testkit.Must(t, err)
-	w.handler = w.server.Handler(nil)
+	w.handler = httpapi.NewRouter(nil, w.server.Routes(nil)...)
 	return w
 }
 
@@ -169,6 +172,9 @@ func (w *world) do(t *testing.T, method, target, body string, headers ...string)
 	if err := json.Unmarshal(rec.Body.Bytes(), &a.body); err != nil {
 		t.Fatalf("%s %s answers no JSON object: %v: %q", method, target, err, a.text)
 	}
+	if w.described {
+		wantDescribed(t, r, body, rec)
+	}
 	kind := a.header.Get("Content-Type")
 	switch {
 	case a.status < 400 && kind != "application/json", a.status >= 400 && kind != "application/problem+json":
@@ -202,6 +208,13 @@ func (w *world) used(t *testing.T, key string) int64 {
 	return int64(n)
 }
 
+func (w *world) wantUsed(t *testing.T, key string, want int64) {
+	t.Helper()
+	if used := w.used(t, key); used != want {
+		t.Errorf("%d units of %s are used, want %d", used, key, want)
+	}
+}
+
 func wantStatus(t *testing.T, a answer, status int) {
 	t.Helper()
 	if a.status != status {
@@ -219,35 +232,7 @@ func wantProblem(t *testing.T, a answer, status int, name, says string) {
 
 var tenAMinute = rule("user", nil, windows.Window{Limit: 10, Per: time.Minute})
 
-// nth returns the answer to the nth check of several.
-func nth(t *testing.T, a answer, i int) map[string]any {
-	t.Helper()
-	list, _ := a.body["checks"].([]any)
-	if i >= len(list) {
-		t.Fatalf("no check %d in %s", i, a.text)
-	}
-	return list[i].(map[string]any)
-}
-
 func (w *world) reserve(t *testing.T, body string) answer {
 	t.Helper()
 	return w.do(t, http.MethodPost, "/v1/reservations", body)
-}
-
-func (w *world) settle(t *testing.T, id, verb, body string) answer {
-	t.Helper()
-	if verb == "cancel" {
-		return w.do(t, http.MethodDelete, "/v1/reservations/"+id, "")
-	}
-	return w.do(t, http.MethodPost, "/v1/reservations/"+id+"/"+verb, body)
-}
-
-func idOf(t *testing.T, a answer) string {
-	t.Helper()
-	wantStatus(t, a, 201)
-	id, _ := a.body["id"].(string)
-	if id == "" {
-		t.Fatalf("no id: %s", a.text)
-	}
-	return id
 }

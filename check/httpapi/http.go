@@ -2,10 +2,10 @@ package httpapi
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,55 +20,7 @@ const (
 	maxCheckBody  = 64 << 10
 	maxEventsBody = 8 << 20
 	maxChecks     = 100
-	listed        = 1000 // throttled keys of a page if the request has no limit
-	listedAtMost  = 10_000
 )
-
-// Handler serves the interface to everybody; see Routes.
-func (s *Server) Handler(ready func(context.Context) error) http.Handler {
-	return NewRouter(nil, s.Routes(ready)...)
-}
-
-// Routes are the routes of the interface: checks, events, keys, the list of throttled keys, the description of the
-// interface, and health.
-func (s *Server) Routes(ready func(context.Context) error) []Route {
-	return append(slices.Concat(HealthRoutes(ready), s.reservationRoutes(), s.leaseRoutes(), s.operatorRoutes(),
-		s.observeRoutes(), s.bouncerRoutes()), []Route{
-		{Method: "POST", Path: checkPath, Scope: access.ScopeCheck, Serve: taking(s.postCheck)},
-		{Method: "GET", Path: checkPath, Scope: access.ScopeCheck, Serve: taking(s.getCheck, "key", "cost", "mode",
-			"deny_status", "extractor", "value")},
-		{Method: "POST", Path: "/v1/events", Scope: access.ScopeAppend, Serve: taking(s.postEvents)},
-		{Method: "GET", Path: keysPath, Scope: access.ScopeRead, Serve: taking(s.getKey, "values")},
-		{Method: "DELETE", Path: keysPath, Scope: access.ScopeAdmin, Serve: taking(s.deleteKey)},
-		{Method: "GET", Path: "/v1/throttled", Scope: access.ScopeRead, Serve: taking(s.getThrottled, "limit", "after",
-			"rule", "shadow")},
-		{Method: "GET", Path: "/openapi.json", Scope: access.ScopeRead, Serve: http.HandlerFunc(getOpenAPI)},
-	}...)
-}
-
-// checkPath is the path of checks.
-const checkPath = "/v1/check"
-
-// keysPath is the part of a path before the key.
-const keysPath = "/v1/keys/"
-
-// HealthRoutes are /healthz (the process lives) and /readyz (it can do its work). They are open to everybody and
-// return no details: ready may write to the log why a process is not ready.
-func HealthRoutes(ready func(context.Context) error) []Route {
-	return []Route{
-		{Method: "GET", Path: "/healthz", Open: true, Serve: handler(func(w http.ResponseWriter,
-			_ *http.Request) error {
-			return respond(w, statusAnswer{"ok"}, nil)
-		})},
-		{Method: "GET", Path: "/readyz", Open: true, Serve: handler(func(w http.ResponseWriter,
-			r *http.Request) error {
-			if ready != nil && ready(r.Context()) != nil {
-				return errNotReady
-			}
-			return respond(w, statusAnswer{"ready"}, nil)
-		})},
-	}
-}
 
 func (s *Server) postCheck(w http.ResponseWriter, r *http.Request) error {
 	var body checkBody
@@ -87,11 +39,7 @@ func (s *Server) postCheck(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if req.Checks == nil {
-		return s.one(w, r, req, http.StatusTooManyRequests)
-	}
-	if len(req.Checks) == 0 || len(req.Checks) > maxChecks {
-		return fmt.Errorf(`%w: "checks" has %d entries, expected 1 to %d`, api.ErrBadRequest,
-			len(req.Checks), maxChecks)
+		return s.one(w, r, req, 0)
 	}
 	answer, err := s.checks.CheckAll(r.Context(), req.Checks)
 	if err != nil {
@@ -111,36 +59,44 @@ func (s *Server) postCheck(w http.ResponseWriter, r *http.Request) error {
 
 func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	req := api.CheckRequest{Key: q.Get("key"), Cost: 1}
-	var err error
-	if req.Values, err = valuesOf(q["value"]); err != nil {
+	deny, err := denyStatus(q)
+	if err != nil {
 		return err
 	}
+	req := api.CheckRequest{Key: q.Get("key"), Cost: 1}
 	if q.Has("mode") {
-		if req.Mode, err = modeOf(q.Get("mode")); err != nil {
+		mode := q.Get("mode")
+		if req.Mode, err = modeOf(&mode); err != nil {
 			return err
 		}
 	}
-	if q.Has("cost") {
-		if req.Cost, err = api.ParseCount(q.Get("cost")); err != nil {
-			return err
+	if q.Has("extractor") {
+		if q.Has("key") || q.Has("cost") || q.Has("value") {
+			return fmt.Errorf("%w: the extractor gives the key and the cost: leave out key, cost and value",
+				api.ErrBadRequest)
 		}
+		return s.extracted(w, r, q.Get("extractor"), req.Mode, deny)
 	}
-	deny := http.StatusTooManyRequests
-	if q.Has("deny_status") {
-		if deny, err = strconv.Atoi(q.Get("deny_status")); err != nil || deny < 400 || deny > 499 {
-			return fmt.Errorf("%w: deny_status=%s is not between 400 and 499", api.ErrBadRequest,
-				api.Shorten(q.Get("deny_status")))
-		}
+	if req.Values, err = valuesOf(q["value"]); err == nil && q.Has("cost") {
+		req.Cost, err = api.ParseCount(q.Get("cost"))
 	}
-	if !q.Has("extractor") {
-		return s.one(w, r, req, deny)
+	if err != nil {
+		return writeRefusal(w, r, err, deny)
 	}
-	if q.Has("key") || q.Has("cost") || q.Has("value") {
-		return fmt.Errorf("%w: the extractor gives the key and the cost: leave out key, cost and value",
-			api.ErrBadRequest)
+	return s.one(w, r, req, deny)
+}
+
+// denyStatus returns the status that a request asks for in place of 429, or 0.
+func denyStatus(q url.Values) (int, error) {
+	if !q.Has("deny_status") {
+		return 0, nil
 	}
-	return s.extracted(w, r, q.Get("extractor"), req.Mode, deny)
+	deny, err := strconv.Atoi(q.Get("deny_status"))
+	if err != nil || deny < 400 || deny > 499 {
+		return 0, fmt.Errorf("%w: deny_status=%s is not between 400 and 499", api.ErrBadRequest,
+			api.Shorten(q.Get("deny_status")))
+	}
+	return deny, nil
 }
 
 // extracted answers GET /v1/check?extractor=NAME.
@@ -180,24 +136,31 @@ func valuesOf(list []string) (map[string]string, error) {
 	return values, api.ValidateValues(values)
 }
 
-// modeOf reads a mode that was given. An empty mode is an error.
-func modeOf(text string) (api.Mode, error) {
-	if text == "" {
+// modeOf reads a mode; nil: none was given. An empty mode is an error.
+func modeOf(text *string) (api.Mode, error) {
+	switch {
+	case text == nil:
+		return "", nil
+	case *text == "":
 		return "", fmt.Errorf(`%w: mode is empty, expected %s, %s or %s`, api.ErrBadRequest, api.ModeTake, api.ModeLook,
 			api.ModeCharge)
 	}
-	return api.Mode(text), api.Mode(text).Validate()
+	return api.Mode(*text), api.Mode(*text).Validate()
 }
 
 func (s *Server) one(w http.ResponseWriter, r *http.Request, req api.CheckRequest, denyStatus int) error {
 	a, err := s.checks.Check(r.Context(), req)
 	if err != nil {
+		if req.Mode == api.ModeCharge && errors.Is(err, api.ErrUnavailable) {
+			return err // a charge of what has happened is no denial
+		}
 		return writeRefusal(w, r, err, denyStatus)
 	}
 	headers.Set(w.Header(), []api.CheckAnswer{a}, a.RetryAfterMs)
-	if a.Allowed || req.Mode == api.ModeCharge { // a charge of what has happened is no denial
+	if a.Allowed || req.Mode == api.ModeCharge { // as above
 		return writeJSON(w, http.StatusOK, a)
 	}
+	denyStatus = cmp.Or(denyStatus, http.StatusTooManyRequests)
 	return writeJSON(w, denyStatus, denial{overLimit(w, denyStatus, "", a), a})
 }
 
@@ -249,11 +212,9 @@ func (b checkBody) request() (api.CheckRequest, error) {
 		}
 		r.Cost = *b.Cost
 	}
-	if b.Mode != nil {
-		var err error
-		if r.Mode, err = modeOf(*b.Mode); err != nil {
-			return r, err
-		}
+	var err error
+	if r.Mode, err = modeOf(b.Mode); err != nil {
+		return r, err
 	}
 	if b.Checks == nil {
 		return r, nil
@@ -275,6 +236,9 @@ func (b checkBody) request() (api.CheckRequest, error) {
 		}
 		c.Mode = c.Mode.Or(r.Mode)
 		r.Checks = append(r.Checks, c)
+	}
+	if n := len(r.Checks); n == 0 || n > maxChecks {
+		return r, fmt.Errorf(`%w: "checks" has %d entries, expected 1 to %d`, api.ErrBadRequest, n, maxChecks)
 	}
 	return r, nil
 }

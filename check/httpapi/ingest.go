@@ -29,7 +29,7 @@ func (s *Server) postEvents(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	events, lines, bad, more, err := decodeEvents(body)
+	events, lines, bad, more, err := decodeEvents(body, s.checks.ValidateEvent)
 	if err != nil {
 		return err
 	}
@@ -56,11 +56,11 @@ func (s *Server) postEvents(w http.ResponseWriter, r *http.Request) error {
 // appendTurn waits until a body of so many bytes may be decoded and appended.
 func (s *Server) appendTurn(ctx context.Context, size int64) (done func(), err error) {
 	size = min(size, appendedBytes)
-	waiting, cancel := context.WithTimeoutCause(ctx, s.config.AppendTimeout, inflight.ErrFull)
+	waiting, cancel := context.WithTimeout(ctx, s.config.AppendTimeout)
 	defer cancel()
 	if err := s.appending.Acquire(waiting, size); err != nil {
 		if ctx.Err() == nil {
-			err = s.busy(context.Cause(waiting))
+			err = s.busy(busyMemory, inflight.ErrFull.Error())
 		}
 		return nil, err
 	}
@@ -75,12 +75,16 @@ const (
 )
 
 // decodeEvents reads a JSON array of events, or lines of one event each. lines has the number of each event's line,
-// or of its array element, from 1. bad has the first bad events, and more counts the others. It returns an error if
-// the body cannot be split into events at all, or has too many.
-func decodeEvents(body []byte) (events []api.Event, lines []int, bad []rejected, more int, err error) {
+// or of its array element, from 1. bad has the first events that are bad or that validate refuses, and more counts the
+// others. It returns an error if the body cannot be split into events at all, or has too many.
+func decodeEvents(body []byte, validate func(api.Event) error) (events []api.Event, lines []int, bad []rejected,
+	more int, err error) {
 	bad = []rejected{}
 	take := func(n int, raw []byte) {
 		e, err := DecodeEvent(raw)
+		if err == nil {
+			err = validate(e)
+		}
 		switch {
 		case err == nil:
 			events, lines = append(events, e), append(lines, n)
@@ -123,6 +127,8 @@ func decodeEvents(body []byte) (events []api.Event, lines []int, bad []rejected,
 	return events, lines, bad, more, nil
 }
 
+var eventFields = []string{"key", "count", "id", "values"}
+
 // DecodeEvent reads one event. Unknown fields are ignored, as on the stream. A missing count means 1.
 func DecodeEvent(raw []byte) (api.Event, error) {
 	var in struct {
@@ -132,7 +138,7 @@ func DecodeEvent(raw []byte) (api.Event, error) {
 		// Values are other fields of the event.
 		Values map[string]string `json:"values"`
 	}
-	if err := unambiguous(raw); err != nil {
+	if err := unambiguous(raw, eventFields); err != nil {
 		return api.Event{}, err
 	}
 	if err := json.Unmarshal(raw, &in); err != nil {

@@ -15,16 +15,17 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// ours are the fields that this interface reads.
+// ours are the fields that this interface reads, but of events, which have fields of their own (eventFields).
 var ours = []string{"key", "cost", "count", "id", "checks", "each", "mode", "block", "exempt", "rule", "windows",
-	"limit", "per", "until", "until_ms", "for", "reason", "values", "had", "used", "keep", "want", "least"}
+	"limit", "per", "zone", "starts", "only", "until", "until_ms", "for", "reason", "values", "ttl_ms", "had", "used",
+	"keep", "want", "least"}
 
 // maxDepth is the deepest nesting that is accepted. A check of several keys has 3.
 const maxDepth = 32
 
 // unambiguous refuses JSON that encoding/json accepts and other parsers read in another way. Two parsers would then
-// count two different keys.
-func unambiguous(body []byte) error {
+// count two different keys. ours are the names of the fields that are read.
+func unambiguous(body []byte, ours []string) error {
 	if !utf8.Valid(body) { // the decoder would put U+FFFD in place of the bad bytes
 		return fmt.Errorf("%w: not valid UTF-8: %q", api.ErrBadRequest, body[:min(len(body), 40)])
 	}
@@ -32,16 +33,16 @@ func unambiguous(body []byte) error {
 		return fmt.Errorf("%w: at byte %d: %s is half a character (a surrogate without its other one)",
 			api.ErrBadRequest, at, body[at:at+6])
 	}
-	return exactFields(body)
+	return exactFields(body, ours)
 }
 
 // exactFields refuses a field that is given twice in an object, one of ours in other letter case, and one of ours
 // that is null. The decoder refuses what is not JSON.
-func exactFields(body []byte) error {
+func exactFields(body []byte, ours []string) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
 	for {
-		err := exactValue(dec, "", 0)
+		err := exactValue(dec, ours, "", 0)
 		if errors.Is(err, api.ErrBadRequest) {
 			return err
 		}
@@ -52,7 +53,7 @@ func exactFields(body []byte) error {
 }
 
 // exactValue reads the value of a field; the name is empty in a list and at the top.
-func exactValue(dec *json.Decoder, name string, depth int) error {
+func exactValue(dec *json.Decoder, ours []string, name string, depth int) error {
 	token, err := dec.Token()
 	if err != nil {
 		return err
@@ -69,6 +70,9 @@ func exactValue(dec *json.Decoder, name string, depth int) error {
 	case depth == maxDepth:
 		return bad("it is nested deeper than %d", maxDepth)
 	}
+	if name == "values" { // its fields have the names that rules give them
+		ours = nil
+	}
 	seen := map[string]bool{}
 	for dec.More() {
 		field := ""
@@ -81,12 +85,13 @@ func exactValue(dec *json.Decoder, name string, depth int) error {
 			if seen[field] {
 				return bad("%s is given twice", api.Shorten(field))
 			}
-			if lower := strings.ToLower(field); lower != field && slices.Contains(ours, lower) {
-				return bad("unknown field %s, expected %q", api.Shorten(field), lower)
+			same := func(name string) bool { return strings.EqualFold(name, field) } // as the decoder compares
+			if i := slices.IndexFunc(ours, same); i >= 0 && ours[i] != field {
+				return bad("unknown field %s, expected %q", api.Shorten(field), ours[i])
 			}
 			seen[field] = true
 		}
-		if err := exactValue(dec, field, depth+1); err != nil {
+		if err := exactValue(dec, ours, field, depth+1); err != nil {
 			return err
 		}
 	}

@@ -6,9 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync/atomic"
-
-	"golang.org/x/sync/semaphore" // of the Go team: first come, first served
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/inflight"
@@ -22,38 +19,6 @@ const (
 	listingsQueued = 64 // more are refused
 )
 
-// listings bounds how many listings run and wait.
-type listings struct {
-	running *semaphore.Weighted
-	asked   atomic.Int64 // those that run or wait
-	refused func()
-}
-
-func newListings(refused func()) *listings {
-	return &listings{running: semaphore.NewWeighted(listingsAtOnce), refused: refused}
-}
-
-// turn waits until a listing may run; done ends it.
-func (l *listings) turn(ctx context.Context) (done func(), err error) {
-	if l.asked.Add(1) > listingsAtOnce+listingsQueued {
-		l.asked.Add(-1)
-		l.refused()
-		return nil, busyError(fmt.Sprintf("%d listings run and %d wait", listingsAtOnce, listingsQueued))
-	}
-	if err := l.running.Acquire(ctx, 1); err != nil {
-		l.asked.Add(-1)
-		if context.Cause(ctx) == errBusy { //nolint:errorlint // the very one that inTurn gives
-			l.refused()
-			err = busyError(fmt.Sprintf("%d listings run for too long", listingsAtOnce))
-		}
-		return nil, err
-	}
-	return func() {
-		l.running.Release(1)
-		l.asked.Add(-1)
-	}, nil
-}
-
 // OverviewInTurn is check.Service.Overview for the page. It waits for its turn like the listings of callers.
 func (s *Server) OverviewInTurn(ctx context.Context, n int) (out api.Overview, err error) {
 	err = s.inTurn(ctx, func(ctx context.Context) error {
@@ -65,13 +30,19 @@ func (s *Server) OverviewInTurn(ctx context.Context, n int) (out api.Overview, e
 
 // inTurn runs a listing when it is its turn. The wait and the listing may take AppendTimeout each.
 func (s *Server) inTurn(ctx context.Context, list func(ctx context.Context) error) error {
-	waiting, cancel := context.WithTimeoutCause(ctx, s.config.AppendTimeout, errBusy)
+	defer s.listings.Add(-1)
+	if s.listings.Add(1) > listingsAtOnce+listingsQueued {
+		return s.busy(busyListings, fmt.Sprintf("%d listings run and %d wait", listingsAtOnce, listingsQueued))
+	}
+	waiting, cancel := context.WithTimeout(ctx, s.config.AppendTimeout)
 	defer cancel()
-	done, err := s.listings.turn(waiting)
-	if err != nil {
+	if err := s.listing.Acquire(waiting, 1); err != nil {
+		if ctx.Err() == nil {
+			err = s.busy(busyListings, fmt.Sprintf("%d listings run for too long", listingsAtOnce))
+		}
 		return err
 	}
-	defer done()
+	defer s.listing.Release(1)
 	running, cancel := context.WithTimeout(ctx, s.config.AppendTimeout)
 	defer cancel()
 	return list(running)
@@ -108,7 +79,7 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, body []byte) (sent
 	err = s.answers.Write(w, r, body)
 	if errors.Is(err, inflight.ErrFull) {
 		w.Header().Del("Content-Length")
-		return false, s.busy(err)
+		return false, s.busy(busyMemory, err.Error())
 	}
 	return err == nil, nil // else the caller is gone
 }

@@ -12,19 +12,8 @@ import (
 	"github.com/streamcounter/streamcounter/check/access"
 )
 
-// historyPath is the part of a path before the key or the pattern.
-const historyPath = "/v1/history/"
-
-// observeRoutes are the routes that show what happens.
-func (s *Server) observeRoutes() []Route {
-	return []Route{
-		{Method: "GET", Path: historyPath, Scope: access.ScopeRead, Serve: taking(s.getHistory, "limit", "before")},
-		{Method: "GET", Path: "/v1/top", Scope: access.ScopeRead, Serve: taking(s.getTop, "limit", "rule")},
-	}
-}
-
 func (s *Server) getHistory(w http.ResponseWriter, r *http.Request) error {
-	key, pattern, err := targetOf(r, historyPath)
+	key, pattern, err := api.ParseTarget(rest(r, historyPath))
 	if err != nil {
 		return err
 	}

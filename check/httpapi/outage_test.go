@@ -1,12 +1,17 @@
 package httpapi_test
 
 import (
+	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -36,119 +41,47 @@ func inTime(t *testing.T, what string, ask func() answer) answer {
 	return a
 }
 
-// Redis is stopped, or freezes and leaves connections open: each rule's
-// on_error answers within the deadline, and Redis again when it is back.
+// Redis freezes and leaves connections open: each rule's on_error answers within the deadline, and Redis answers again
+// when it is back. A change that was sent may take effect later. (outage.txt has the answers while Redis is away.)
 func TestOutage(t *testing.T) {
-	for _, outage := range []struct {
-		name       string
-		begin, end func(*streamtest.RedisProcess)
-	}{
-		{"stopped", (*streamtest.RedisProcess).Stop, (*streamtest.RedisProcess).Start},
-		{"frozen", (*streamtest.RedisProcess).Pause, (*streamtest.RedisProcess).Resume},
-	} {
-		t.Run(outage.name, func(t *testing.T) {
-			t.Parallel()
-			server := streamtest.OwnRedis(t)
-			w := newWorldWithin(t, timeout, streamtest.Connect(t, server.Addr()), outageRules...)
-			wantStatus(t, w.get(t, "allow:1"), 200)
-			wantStatus(t, w.do(t, "POST", "/v1/events", `[{"key":"ip:1"}]`), 202)
-			outage.begin(server)
-			for i := range 4 { // of a limit of 2
-				a := inTime(t, "allow", func() answer { return w.get(t, "allow:1") })
-				wantStatus(t, a, 200)
-				if a.str("source") != "policy" || a.str("note") == "" || a.header.Get("RateLimit") != "" {
-					t.Errorf("on_error allow: %s with RateLimit %q, want it of the policy, with a note", a.text,
-						a.header.Get("RateLimit"))
-				}
-
-				a = inTime(t, "deny", func() answer { return w.get(t, "deny:1") })
-				wantProblem(t, a, 503, "unavailable", "")
-
-				a = inTime(t, "local", func() answer { return w.get(t, "local:1") })
-				if i < 2 {
-					wantStatus(t, a, 200)
-				} else {
-					wantProblem(t, a, 429, "over-limit", "local:1")
-				}
-				if a.str("source") != "local" {
-					t.Errorf("on_error local: %s, want it from the local count", a.text)
-				}
-
-				a = inTime(t, "shadow", func() answer { return w.get(t, "shadow:1") })
-				wantStatus(t, a, 200)
-			}
-			wantStatus(t, w.get(t, "ip:1"), 200) // no rule: nobody asks Redis
-			inTime(t, "cost above the limit", func() answer {
-				a := w.get(t, "deny:1", "cost=3")
-				wantProblem(t, a, 400, "cost-exceeds-limit", "")
-				return a
-			})
-			wantProblem(t, inTime(t, "GET", func() answer { return w.do(t, "GET", "/v1/keys/allow:1", "") }),
-				503, "unavailable", "")
-			strictest(t, w)
-			frozen := outage.name == "frozen"
-			if eventsAway(t, w) != frozen && frozen {
-				t.Error("an event that was sent is said to be refused")
-			}
-			operatorsAway(t, w, map[bool]string{false: "unavailable", true: "outcome-unknown"}[frozen])
-			outage.end(server)
-			streamtest.Eventually(t, 20*time.Second, "events are taken again", func() (bool, string) {
-				a := w.do(t, "POST", "/v1/events", `[{"key":"ip:3"}]`)
-				return a.status == 202, a.text
-			})
-			streamtest.Eventually(t, 20*time.Second, "Redis answers again", func() (bool, string) {
-				a := w.get(t, "deny:2")
-				return a.status != 503 && a.str("source") == "redis", a.text
-			})
-		})
-	}
-}
-
-// strictest: if rules differ, the strictest decides for all: deny, then local, then allow. A shadow rule does not
-// count.
-func strictest(t *testing.T, w *world) {
-	t.Helper()
-	for _, c := range []struct {
-		keys   [2]string
-		status int
-		source string
-	}{
-		{[2]string{"allow:1", "deny:1"}, 503, ""},
-		{[2]string{"deny:1", "local:2"}, 503, ""},
-		{[2]string{"local:2", "allow:1"}, 200, "local"},
-		{[2]string{"shadow:1", "allow:1"}, 200, "policy"},
-		{[2]string{"shadow:1", "local:2"}, 200, "local"},
-	} {
-		a := w.post(t, fmt.Sprintf(`{"checks":[{"key":%q},{"key":%q}]}`, c.keys[0], c.keys[1]))
-		wantStatus(t, a, c.status)
-		if c.status == 200 && nth(t, a, 0)["source"] != c.source {
-			t.Errorf("%v: %s, want it from %s", c.keys, a.text, c.source)
+	server := streamtest.OwnRedis(t)
+	w := newWorldWithin(t, timeout, streamtest.Connect(t, server.Addr()), outageRules...)
+	wantStatus(t, w.get(t, "allow:1"), 200)
+	wantStatus(t, w.do(t, "POST", "/v1/events", `[{"key":"ip:1"}]`), 202)
+	server.Pause()
+	for key, source := range map[string]string{"allow:1": "policy", "deny:1": "", "local:1": "local",
+		"shadow:1": "policy"} {
+		a := inTime(t, key, func() answer { return w.get(t, key) })
+		if a.str("source") != source || (a.status == 503) != (source == "") {
+			t.Errorf("%s: %d %s, want it from %q", key, a.status, a.text, source)
 		}
 	}
-}
-
-// eventsAway sends an event while Redis does not answer. It reports whether the answer says that
-// the outcome is unknown: Redis may have stored the event.
-func eventsAway(t *testing.T, w *world) (unknown bool) {
-	t.Helper()
-	a := inTime(t, "events", func() answer { return w.do(t, "POST", "/v1/events", `[{"key":"ip:2"}]`) })
-	counts, _ := a.body["events"].(map[string]any)
-	unknown = counts["unknown"] == 1.0
-	if a.status != 503 || counts["accepted"] != 0.0 || unknown != (counts["refused"] != 1.0) ||
-		unknown != (a.str("type") == "urn:streamcounter:outcome-unknown") {
-		t.Errorf("%d %s, want an event that is refused or unknown, and said to be", a.status, a.text)
+	wantProblem(t, w.get(t, "local:1", "cost=2"), 429, "over-limit", "local:1")
+	if n := w.counted(t)["checks_total{outcome=local_denied rule=local}"]; n != 1 {
+		t.Errorf("%v denials by the local count are counted, want 1", n)
 	}
-	return unknown
-}
-
-// operatorsAway changes overrides and resets a key while Redis does not answer. Redis may execute a request later, if
-// it was sent.
-func operatorsAway(t *testing.T, w *world, problem string) {
-	t.Helper()
+	a := inTime(t, "events", func() answer { return w.do(t, "POST", "/v1/events", `[{"key":"ip:2"}]`) })
+	wantProblem(t, a, 503, "outcome-unknown", "")
+	if strings.Contains(a.text, "again") {
+		t.Errorf("%s: events that are sent again may count twice", a.text)
+	}
+	if counts, _ := a.body["events"].(map[string]any); counts["unknown"] != 1.0 || counts["refused"] != nil {
+		t.Errorf("%s, want an event whose outcome is unknown", a.text)
+	}
 	for _, c := range [][3]string{{"PUT", "/v1/overrides/allow:1", `{"block":true}`},
 		{"DELETE", "/v1/overrides/allow:1", ""}, {"DELETE", "/v1/keys/allow:1", ""}} {
-		wantProblem(t, inTime(t, c[0]+" "+c[1], func() answer { return w.do(t, c[0], c[1], c[2]) }), 503, problem, "")
+		wantProblem(t, inTime(t, c[0]+" "+c[1], func() answer { return w.do(t, c[0], c[1], c[2]) }), 503,
+			"outcome-unknown", "outcome unknown: it may be sent again")
 	}
+	server.Resume()
+	streamtest.Eventually(t, "events are taken again", func() (bool, string) {
+		a := w.do(t, "POST", "/v1/events", `[{"key":"ip:3"}]`)
+		return a.status == 202, a.text
+	})
+	streamtest.Eventually(t, "Redis answers again", func() (bool, string) {
+		a := w.get(t, "deny:2")
+		return a.status != 503 && a.str("source") == "redis", a.text
+	})
 }
 
 // Redis refuses a write as a whole where its memory is full: the answer says so, and nothing is unknown.
@@ -161,12 +94,70 @@ func TestFullMemory(t *testing.T) {
 	testkit.Must(t, c.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	wantProblem(t, w.do(t, "POST", "/v1/reservations", `{"key":"deny:1"}`), 503, "unavailable", "OOM")
 	wantProblem(t, w.post(t, `{"key":"deny:1"}`), 503, "unavailable", "OOM")
-	const note = "Redis answers OOM and rule allow has on_error: allow"
-	if got := w.post(t, `{"key":"allow:1"}`).str("note"); got != note {
-		t.Errorf("the note of a check that on_error decided: %q", got)
+	const note = "Redis refuses it: OOM; rule allow has on_error: allow"
+	for i := range 10 { // with the breaker closed, and then open
+		if got := w.post(t, `{"key":"allow:1"}`).str("note"); got != note {
+			t.Errorf("the note of check %d, which on_error decided: %q", i, got)
+		}
 	}
 	testkit.Must(t, c.ConfigSet(t.Context(), "maxmemory", "0").Err())
 	if n := w.used(t, "deny:1"); n != 1 {
 		t.Errorf("used %d, want the first check alone", n)
+	}
+}
+
+const nobody = "127.0.0.1:1"
+
+// halfACluster is a client of a Cluster of two masters, of which one is not there:
+// the slots below 8192 are at addr, the others at an address that nobody has.
+func halfACluster(t *testing.T, addr string) *redis.ClusterClient {
+	t.Helper()
+	c := stream.NewCluster(&redis.ClusterOptions{
+		Addrs: []string{addr}, ContextTimeoutEnabled: true, DialerRetries: 1,
+		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+			return []redis.ClusterSlot{
+				{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: addr}}},
+				{Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: nobody}}},
+			}, nil
+		},
+	})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// keyAt returns a key whose partition is at addr, or at the address that nobody has.
+func keyAt(t *testing.T, w *world, c *redis.ClusterClient, addr string) string {
+	t.Helper()
+	for i := range 1000 {
+		key := fmt.Sprintf("allow:%d", i)
+		node, err := c.MasterForKey(t.Context(), w.keys.Events(w.keys.Partition(key)))
+		testkit.Must(t, err)
+		if strings.HasSuffix(addr, node.Options().Addr) { // the client leaves out a loopback host
+			return key
+		}
+	}
+	t.Fatal("no such key")
+	return ""
+}
+
+// Failures of a dead shard count for that shard alone: checks with a key of the dead shard and a key of a healthy one
+// do not stop the answers of the healthy one.
+func TestADeadShardTakesNoAnswersFromTheOthers(t *testing.T) {
+	addr := streamtest.EmbeddedRedis(t).Addr()
+	c := halfACluster(t, addr)
+	w := newWorld(t, c, rule("allow", func(r *windows.Rule) { r.OnError = windows.OnErrorAllow },
+		windows.Window{Limit: 1000, Per: time.Minute}))
+	dead, healthy := keyAt(t, w, c, nobody), keyAt(t, w, c, addr)
+	for i := range 20 {
+		both := w.post(t, fmt.Sprintf(`{"checks":[{"key":%q},{"key":%q}]}`, dead, healthy))
+		if both.status != 200 || !strings.Contains(both.text, `"source":"policy"`) {
+			t.Fatalf("both, %d: %s", i, both.text)
+		}
+	}
+	if alone := w.get(t, healthy); alone.str("source") != "redis" {
+		t.Errorf("after checks that named a dead shard too, the healthy one is answered by policy: %s", alone.text)
+	}
+	if used := w.used(t, healthy); used != 1 {
+		t.Errorf("%d of the healthy key used, want 1: what was decided by policy charges nothing", used)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -14,17 +13,14 @@ import (
 	"github.com/streamcounter/streamcounter/check/access"
 )
 
-// overridesPath is the part of a path before the key or the pattern.
-const overridesPath = "/v1/overrides/"
+const overridesPath = "/v1/overrides/" // a target follows
 
-// operatorRoutes are the routes of the overrides that operators set.
-func (s *Server) operatorRoutes() []Route {
+func (s *Server) overrideRoutes() []Route {
 	return []Route{
-		{Method: "GET", Path: "/v1/overrides", Scope: access.ScopeAdmin, Serve: taking(s.listOverrides, "limit",
-			"after")},
-		{Method: "GET", Path: overridesPath, Scope: access.ScopeAdmin, Serve: taking(s.getOverride)},
-		{Method: "PUT", Path: overridesPath, Scope: access.ScopeAdmin, Serve: taking(s.putOverride, "dry_run")},
-		{Method: "DELETE", Path: overridesPath, Scope: access.ScopeAdmin, Serve: taking(s.deleteOverride, "reason")},
+		route("GET", "/v1/overrides", access.ScopeAdmin, s.listOverrides, "limit", "after"),
+		route("GET", overridesPath, access.ScopeAdmin, s.getOverride),
+		route("PUT", overridesPath, access.ScopeAdmin, s.putOverride, "dry_run"),
+		route("DELETE", overridesPath, access.ScopeAdmin, s.deleteOverride, "reason"),
 	}
 }
 
@@ -45,14 +41,8 @@ type overrideBody struct {
 func (b overrideBody) override() (o api.Override, lasts time.Duration, err error) {
 	o = api.Override{Block: b.Block, Exempt: b.Exempt, Rule: b.Rule, Windows: b.Windows, Only: b.Only,
 		Reason: b.Reason}
-	given := 0
-	for _, has := range []bool{b.Until != nil, b.UntilMs != nil, b.For != nil} {
-		if has {
-			given++
-		}
-	}
 	switch {
-	case given > 1:
+	case b.Until != nil && (b.UntilMs != nil || b.For != nil), b.UntilMs != nil && b.For != nil:
 		return o, 0, fmt.Errorf(`%w: it has several of "until", "until_ms" and "for", expected one`, api.ErrBadOverride)
 	case b.UntilMs != nil:
 		if o.UntilMs = *b.UntilMs; o.UntilMs < 1 {
@@ -77,17 +67,8 @@ func (b overrideBody) override() (o api.Override, lasts time.Duration, err error
 	return o, lasts, nil
 }
 
-// targetOf returns the key or the pattern in the path.
-func targetOf(r *http.Request, path string) (key, pattern string, err error) {
-	text, err := url.PathUnescape(strings.TrimPrefix(r.URL.EscapedPath(), path))
-	if err != nil {
-		return "", "", fmt.Errorf("%w: %w", api.ErrBadKey, err)
-	}
-	return api.ParseTarget(text)
-}
-
 func (s *Server) putOverride(w http.ResponseWriter, r *http.Request) error {
-	key, pattern, err := targetOf(r, overridesPath)
+	key, pattern, err := api.ParseTarget(rest(r, overridesPath))
 	if err != nil {
 		return err
 	}
@@ -99,11 +80,9 @@ func (s *Server) putOverride(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	dryRun := false // which sets nothing
-	if q := r.URL.Query(); q.Has("dry_run") {
-		if dryRun, err = boolOf(q, "dry_run"); err != nil {
-			return err
-		}
+	dryRun, err := boolOf(r.URL.Query(), "dry_run") // it sets nothing
+	if err != nil {
+		return err
 	}
 	one.SetTarget(key, pattern)
 	one.By = access.Caller(r.Context())
@@ -118,8 +97,18 @@ func (s *Server) putOverride(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, out, err)
 }
 
-// boolOf reads a parameter that is true or false.
+// hideCaller removes who set an override, unless the reader is an admin. The history leaves that out too.
+func hideCaller(ctx context.Context, set api.SetByOperator) {
+	if set.Override != nil && !access.IsAdmin(ctx) {
+		set.Override.By = ""
+	}
+}
+
+// boolOf reads a parameter that is true or false; it is false if it is missing.
 func boolOf(q url.Values, name string) (bool, error) {
+	if !q.Has(name) {
+		return false, nil
+	}
 	value, err := strconv.ParseBool(q.Get(name))
 	if err != nil {
 		err = fmt.Errorf("%w: %s=%s, expected true or false", api.ErrBadRequest, name, api.Shorten(q.Get(name)))
@@ -128,7 +117,7 @@ func boolOf(q url.Values, name string) (bool, error) {
 }
 
 func (s *Server) getOverride(w http.ResponseWriter, r *http.Request) error {
-	key, pattern, err := targetOf(r, overridesPath)
+	key, pattern, err := api.ParseTarget(rest(r, overridesPath))
 	if err != nil {
 		return err
 	}
@@ -142,7 +131,7 @@ func (s *Server) getOverride(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) deleteOverride(w http.ResponseWriter, r *http.Request) error {
-	key, pattern, err := targetOf(r, overridesPath)
+	key, pattern, err := api.ParseTarget(rest(r, overridesPath))
 	if err != nil {
 		return err
 	}
@@ -161,21 +150,19 @@ func (s *Server) listOverrides(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	after := ""
+	key, pattern := "", ""
 	if text := q.Get("after"); text != "" {
-		key, pattern, err := api.ParseTarget(text)
-		if err != nil {
+		if key, pattern, err = api.ParseTarget(text); err != nil {
 			return err
 		}
-		after = check.TargetAfter(key, pattern)
 	}
 	return s.list(w, r, func(context.Context) (any, error) {
-		list, err := s.checks.Overrides(n, after)
+		list := s.checks.Overrides(n, key, pattern)
 		page := api.Overrides{Overrides: list}
 		if len(list) == n {
 			page.Next = list[n-1].Target()
 		}
-		return page, err
+		return page, nil
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/url"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/internal/inflight"
 )
 
@@ -51,6 +53,12 @@ var problems = []struct {
 	{api.ErrUnavailable, "Redis cannot do it now", http.StatusServiceUnavailable},
 }
 
+// details: error → the text for the caller, if check.ErrorText says too much or too little.
+var details = map[error]string{
+	errNotReady: "the process is not ready: its log has the reason",
+	errLate:     inflight.ErrLate.Error(),
+}
+
 // busyError means that the process has too many listings or bodies under way. A client receives it as
 // api.ErrUnavailable, although Redis works.
 type busyError string
@@ -80,7 +88,7 @@ func problemOf(err error) api.Problem {
 	for _, p := range problems {
 		if errors.Is(err, p.err) {
 			return api.Problem{Type: api.ProblemPrefix + cmp.Or(api.NameOf(p.err), "canceled"), Title: p.title,
-				Status: p.status, Detail: detailOf(err)}
+				Status: p.status, Detail: cmp.Or(details[p.err], detailOf(err))}
 		}
 	}
 	return api.Problem{Type: api.ProblemPrefix + "internal", Title: http.StatusText(http.StatusInternalServerError),
@@ -91,12 +99,6 @@ func problemOf(err error) api.Problem {
 func detailOf(err error) string {
 	if busy := busyError(""); errors.As(err, &busy) {
 		return busy.Error()
-	}
-	if errors.Is(err, errNotReady) {
-		return "the process is not ready: its log has the reason"
-	}
-	if errors.Is(err, errLate) {
-		return inflight.ErrLate.Error()
 	}
 	return check.ErrorText(err)
 }
@@ -112,16 +114,29 @@ func writeProblem(w http.ResponseWriter, r *http.Request, err error) {
 	_ = writeJSON(w, p.Status, p)
 }
 
-// writeRefusal answers a request with an invalid key or cost, with deny_status if the request
-// has one. nginx takes any other status for a failed check. If nginx lets those pass, a caller
-// could pass with an invalid key.
+// writeRefusal answers with deny_status, if the request has one, where on_error denies, and where the key, the cost or
+// a value is invalid. nginx takes any other status for a failed check. If nginx lets those pass, a caller could pass
+// with an invalid key. (Other parameters are the proxy's own: an error in them is no denial.)
 func writeRefusal(w http.ResponseWriter, r *http.Request, err error, denyStatus int) error {
 	p := problemOf(err)
-	if p.Status != http.StatusBadRequest || denyStatus == http.StatusTooManyRequests {
+	if denyStatus == 0 || p.Status != http.StatusBadRequest && !errors.Is(err, api.ErrUnavailable) {
 		return err
 	}
 	p.Status = denyStatus
 	return writeJSON(w, denyStatus, identify(w, r, p, err))
+}
+
+// writeMisuse answers a request with deny_status and an error in the proxy's own parameters. The status is 500, as in
+// Router.refuse, and the log has the first of each kind.
+func writeMisuse(w http.ResponseWriter, r *http.Request, err error, logged *access.Refusals) error {
+	p := problemOf(err)
+	if p.Status != http.StatusBadRequest {
+		return err
+	}
+	p.Status = http.StatusInternalServerError
+	log, _ := r.Context().Value(logKey{}).(*slog.Logger)
+	logged.Log(log, r.URL.Path, err.Error(), err, "remote", r.RemoteAddr, "status", p.Status)
+	return writeJSON(w, p.Status, withID(w, r, p))
 }
 
 // notFound answers a request for a path that is not there.
@@ -143,23 +158,36 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // taking returns the handler of a request with these parameters, each given once at most, and value several times. A
 // parameter that it does not know is refused: a mode that is ignored would charge.
 func taking(h handler, names ...string) handler {
+	var logged access.Refusals
 	return func(w http.ResponseWriter, r *http.Request) error {
 		q, err := url.ParseQuery(r.URL.RawQuery)
 		if err != nil {
-			return fmt.Errorf("%w: %w", api.ErrBadRequest, err)
+			deny, _ := denyStatus(q) // what could be read of it
+			return writeRefusal(w, r, fmt.Errorf("%w: %w", api.ErrBadRequest, err), deny)
 		}
-		for _, name := range slices.Sorted(maps.Keys(q)) { // the same parameter is named each time
-			values := q[name]
-			if !slices.Contains(names, name) {
-				return fmt.Errorf("%w: unknown parameter %s", api.ErrBadRequest, api.Shorten(name))
-			}
-			if len(values) > 1 && name != "value" {
-				return fmt.Errorf("%w: parameter %s is given %d times", api.ErrBadRequest, api.Shorten(name),
-					len(values))
-			}
+		if err = expected(q, names); err == nil {
+			err = h(w, r)
 		}
-		return h(w, r)
+		deny, bad := denyStatus(q)
+		if err == nil || bad != nil || deny == 0 || !slices.Contains(names, "deny_status") {
+			return err
+		}
+		return writeMisuse(w, r, err, &logged)
 	}
+}
+
+// expected returns an error if a parameter has none of the names, or is given twice.
+func expected(q url.Values, names []string) error {
+	for _, name := range slices.Sorted(maps.Keys(q)) { // the same parameter is named each time
+		values := q[name]
+		if !slices.Contains(names, name) {
+			return fmt.Errorf("%w: unknown parameter %s", api.ErrBadRequest, api.Shorten(name))
+		}
+		if len(values) > 1 && name != "value" {
+			return fmt.Errorf("%w: parameter %s is given %d times", api.ErrBadRequest, api.Shorten(name), len(values))
+		}
+	}
+	return nil
 }
 
 // respond answers with what was asked for.

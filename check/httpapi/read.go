@@ -22,7 +22,7 @@ func (s *Server) readJSON(w http.ResponseWriter, r *http.Request, into any) erro
 	if err != nil {
 		return err
 	}
-	if err := unambiguous(body); err != nil {
+	if err := unambiguous(body, ours); err != nil {
 		return err
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
@@ -86,7 +86,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, from *inflight
 	case errors.As(err, &large):
 		err = fmt.Errorf("%w: over %d bytes", api.ErrBodyTooLarge, most)
 	case errors.Is(err, inflight.ErrFull), errors.Is(err, inflight.ErrSlow):
-		err = s.busy(err)
+		err = s.busy(busyMemory, err.Error())
 	case errors.Is(err, inflight.ErrLate):
 		err = errLate
 	case err != nil:
@@ -95,8 +95,8 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, from *inflight
 	return body, free, err
 }
 
-// busy counts a request that is refused because others use the memory, and returns its error.
-func (s *Server) busy(err error) error {
-	s.metrics.busy.WithLabelValues(busyMemory).Inc()
-	return busyError(err.Error())
+// busy counts a request that is refused because too much is under way, and returns its error.
+func (s *Server) busy(reason, text string) error {
+	s.metrics.busy.WithLabelValues(reason).Inc()
+	return busyError(text)
 }

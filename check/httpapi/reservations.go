@@ -12,16 +12,14 @@ import (
 	"github.com/streamcounter/streamcounter/internal/headers"
 )
 
-// reservationsPath is the part of a path before the id.
-const reservationsPath = "/v1/reservations/"
+const reservationsPath = "/v1/reservations/" // an id follows
 
 func (s *Server) reservationRoutes() []Route {
 	return []Route{
-		{Method: "POST", Path: "/v1/reservations", Scope: access.ScopeCheck,
-			Serve: taking(s.postReservation)},
-		{Method: "POST", Path: reservationsPath, Scope: access.ScopeCheck, Serve: taking(s.postSettlement)},
-		{Method: "DELETE", Path: reservationsPath, Scope: access.ScopeCheck,
-			Serve: taking(s.deleteReservation)},
+		route("POST", "/v1/leases", access.ScopeCheck, s.postLease),
+		route("POST", "/v1/reservations", access.ScopeCheck, s.postReservation),
+		route("POST", reservationsPath, access.ScopeCheck, s.postSettlement),
+		route("DELETE", reservationsPath, access.ScopeCheck, s.deleteReservation),
 	}
 }
 
@@ -43,10 +41,6 @@ func (b reservationBody) request() (api.ReservationRequest, error) {
 		if c.Mode != "" {
 			return req, fmt.Errorf("%w: checks[%d] has a mode, a reservation has none", api.ErrBadRequest, i)
 		}
-	}
-	if one.Checks != nil && (len(one.Checks) == 0 || len(one.Checks) > maxChecks) {
-		return req, fmt.Errorf(`%w: "checks" has %d entries, expected 1 to %d`, api.ErrBadRequest, len(one.Checks),
-			maxChecks)
 	}
 	if b.TTLMs != nil {
 		if *b.TTLMs == 0 { // to the service it means that none is given
@@ -92,12 +86,10 @@ func (s *Server) postReservation(w http.ResponseWriter, r *http.Request) error {
 
 // postSettlement answers POST /v1/reservations/{id}/commit and .../renew.
 func (s *Server) postSettlement(w http.ResponseWriter, r *http.Request) error {
-	id, verb, _ := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), reservationsPath), "/")
-	id, err := url.PathUnescape(id)
-	if err != nil {
-		return fmt.Errorf("%w: %w", api.ErrBadRequest, err)
-	}
+	escaped, verb, _ := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), reservationsPath), "/")
+	id, _ := url.PathUnescape(escaped) // see rest: it has no error
 	var got api.Settlement
+	var err error
 	switch verb {
 	case "commit":
 		var body api.CommitRequest
@@ -117,11 +109,16 @@ func (s *Server) postSettlement(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) deleteReservation(w http.ResponseWriter, r *http.Request) error {
-	id, err := url.PathUnescape(strings.TrimPrefix(r.URL.EscapedPath(), reservationsPath))
-	if err != nil {
-		return fmt.Errorf("%w: %w", api.ErrBadRequest, err)
+	got, err := s.checks.Cancel(r.Context(), rest(r, reservationsPath))
+	return respond(w, got, err)
+}
+
+func (s *Server) postLease(w http.ResponseWriter, r *http.Request) error {
+	var req api.LeaseRequest
+	if err := s.readJSON(w, r, &req); err != nil {
+		return err
 	}
-	got, err := s.checks.Cancel(r.Context(), id)
+	got, err := s.checks.Lease(req)
 	return respond(w, got, err)
 }
 

@@ -40,12 +40,6 @@ type Router struct {
 // NewRouter makes a router; nil tokens let everybody in.
 func NewRouter(tokens *access.Tokens, routes ...Route) *Router {
 	x := &Router{tokens: tokens, exact: map[string][]Route{}}
-	x.Add(routes...)
-	return x
-}
-
-// Add adds routes. It must not be called when the router already serves.
-func (x *Router) Add(routes ...Route) {
 	for _, r := range routes {
 		if strings.HasSuffix(r.Path, "/") && r.Path != "/" {
 			x.begins = append(x.begins, r)
@@ -53,6 +47,7 @@ func (x *Router) Add(routes ...Route) {
 			x.exact[r.Path] = append(x.exact[r.Path], r)
 		}
 	}
+	return x
 }
 
 func (x *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -6,10 +6,11 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
-	"golang.org/x/sync/semaphore"
+	"golang.org/x/sync/semaphore" // of the Go team: first come, first served
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
@@ -53,7 +54,8 @@ type Server struct {
 	metrics *Metrics
 	backlog backlog
 
-	listings *listings
+	listings atomic.Int64 // those that run or wait
+	listing  *semaphore.Weighted
 	// Memory of requests' bodies, of the bodies with events, which have a pool of their own, and of long answers.
 	bodies, events, answers *inflight.Pool
 	appending               *semaphore.Weighted // bytes of bodies whose events are decoded and appended
@@ -78,10 +80,10 @@ func NewServer(c Config) (*Server, error) {
 	}
 	c.AppendTimeout = cmp.Or(c.AppendTimeout, 5*time.Second)
 	c.BacklogTimeout = cmp.Or(c.BacklogTimeout, 250*time.Millisecond)
-	return &Server{config: c, checks: c.Checks, metrics: c.Metrics, backlog: backlog{measure: c.Backlogs,
-		now: time.Now}, listings: newListings(c.Metrics.busy.WithLabelValues(busyListings).Inc),
+	return &Server{config: c, checks: c.Checks, metrics: c.Metrics, backlog: backlog{measure: c.Backlogs},
+		listing: semaphore.NewWeighted(listingsAtOnce), appending: semaphore.NewWeighted(appendedBytes),
 		bodies: inflight.NewPool(bodiesMemory), events: inflight.NewPool(eventsMemory),
-		answers: inflight.NewPool(answersMemory), appending: semaphore.NewWeighted(appendedBytes)}, nil
+		answers: inflight.NewPool(answersMemory)}, nil
 }
 
 // appendAll puts valid events into the log and counts the outcomes. The events continue the trace of the request:

@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -9,8 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/httpapi"
+	"github.com/streamcounter/streamcounter/internal/activity"
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
@@ -25,35 +29,45 @@ import (
 //	< 200 {…}                 the answer, broken into lines
 //	$ Retry-After: 60         a header of the answer
 //	other > GET …             the same of a second process, which has heard of all overrides
+//	gone > GET …              the same of a process whose Redis is away
 //	used user:1: 9            what a key has used of its first window
-//	events a 5, b 1           what has been appended since the last such line: key and count
+//	events a 5, b 1           what has been appended since the last such line: key, count, and id if there is one
 //	outbox user:1: …          what is to be published of a key
 //	advance 12s               time passes
 //	sweep                     a worker comes by
+//	metrics events{} 2, …     the counters of this process and of the one whose Redis is away
+//	activity user 2+1         checks of a rule that were admitted and denied, published as the page reads them
 //
 // {{a 500}} means "a" 500 times. A body or header in quotes is a Go string. You write the requests and the other steps;
-// go test ./check/httpapi -run Stories -update writes the answers. A reviewer reads them.
+// go test ./check/httpapi -run Stories -update writes the answers. A reviewer reads them. They are compared with
+// openapi.json too.
 type story struct {
 	*world
 	t     *testing.T
 	other *world
+	gone  *world
 	rules []*windows.Rule
-	ids   []string // of reservations: the first is called RESERVATION1
+	ids   []string // of reservations and leases: the first is called ID1
 	out   []string
 }
 
 func TestStories(t *testing.T) {
 	testkit.Stories(t, func(t *testing.T, path, rules string, steps []string) []string {
-		parsed, err := windows.Parse(path, []byte(rules))
-		testkit.Must(t, err)
-		s := &story{t: t, rules: parsed.List()}
-		s.world = newWorldWith(t, streamtest.AnyRedis(t), func(_ *check.Config, h *httpapi.Config) {
-			h.Extractors = newExtractors(t)
-		}, s.rules...)
-		s.other = sharing(t, s.world, s.rules...)
-		s.tell(steps)
-		return s.out
+		return tell(t, streamtest.AnyRedis(t), path, rules, steps)
 	})
+}
+
+func tell(t *testing.T, c redis.UniversalClient, path, rules string, steps []string) []string {
+	parsed, err := windows.Parse(path, []byte(rules))
+	testkit.Must(t, err)
+	s := &story{t: t, rules: parsed.List()}
+	s.world = newWorldWith(t, c, func(_ *check.Config, h *httpapi.Config) { h.Extractors = newExtractors(t) },
+		s.rules...)
+	s.other = sharing(t, s.world, s.rules...)
+	s.gone = newWorld(t, streamtest.Connect(t, nobody), s.rules...)
+	s.described, s.other.described, s.gone.described = true, true, true
+	s.tell(steps)
+	return s.out
 }
 
 func (s *story) tell(lines []string) {
@@ -74,6 +88,9 @@ func (s *story) tell(lines []string) {
 			testkit.Must(s.t, s.other.overrides.Poll(s.t.Context()))
 			last = s.ask(s.other, line, strings.TrimPrefix(rest, "> "), lines[i+1:])
 			continue
+		case "gone":
+			last = s.ask(s.gone, line, strings.TrimPrefix(rest, "> "), lines[i+1:])
+			continue
 		case "$":
 			name, _, _ := strings.Cut(rest, ":")
 			line = strings.TrimSuffix("$ "+name+": "+last.header.Get(name), " ")
@@ -91,6 +108,11 @@ func (s *story) tell(lines []string) {
 			s.advance(d)
 		case "sweep":
 			s.sweep()
+		case "activity":
+			line = "activity" + s.published()
+		case "metrics":
+			s.out = append(s.out, broken("metrics "+s.metrics())...)
+			continue
 		default:
 			if word != "#" {
 				s.t.Fatalf("no such step: %s", line)
@@ -115,17 +137,18 @@ func (s *story) ask(w *world, line, request string, after []string) answer {
 		headers = append(headers, s.written(h[len(": "):]))
 	}
 	for i, id := range s.ids {
-		request = strings.ReplaceAll(request, fmt.Sprint("RESERVATION", i+1), id)
+		request = strings.ReplaceAll(request, fmt.Sprint("ID", i+1), id)
 	}
 	method, target, _ := strings.Cut(request, " ")
 	target, body, _ := strings.Cut(target, " ")
 	a := w.do(s.t, method, s.written(target), s.written(body), headers...)
-	if id := a.str("id"); id != "" && a.status == 201 && !slices.Contains(s.ids, id) {
+	if id := a.str("id"); id != "" && a.status < 300 && !slices.Contains(s.ids, id) {
 		s.ids = append(s.ids, id)
 	}
 	text := strings.ReplaceAll(strings.TrimSpace(a.text), `,"request_id":"story"`, "")
 	for i, id := range s.ids {
-		text = strings.ReplaceAll(text, id, fmt.Sprint("RESERVATION", i+1))
+		text = strings.ReplaceAll(text, id, fmt.Sprint("ID", i+1))
+		text = strings.ReplaceAll(text, id[:min(40, len(id))], fmt.Sprint("ID", i+1)) // as api.Shorten has it
 	}
 	s.out = append(s.out, broken(fmt.Sprintf("< %d %s", a.status, text))...)
 	return a
@@ -175,6 +198,30 @@ func (s *story) takeEvents() string {
 	return strings.Join(list, ", ")
 }
 
+// published publishes what was recorded, and returns it.
+func (s *story) published() (out string) {
+	testkit.Must(s.t, s.activity.Publish(s.t.Context()))
+	testkit.Must(s.t, s.redis.HSet(s.t.Context(), s.keys.Processes(), "serve test", "announced").Err())
+	got, err := activity.Gather(s.t.Context(), s.redis, s.keys)
+	testkit.Must(s.t, err)
+	counts := got.Processes[0].Counts
+	for _, rule := range slices.Sorted(maps.Keys(counts)) {
+		out += fmt.Sprintf(" %s %d+%d", rule, counts[rule].Allowed, counts[rule].Denied)
+	}
+	return out
+}
+
+func (s *story) metrics() string {
+	var list []string
+	for _, w := range []*world{s.world, s.gone} {
+		for name, n := range w.counted(s.t) {
+			list = append(list, fmt.Sprint(name, " ", n))
+		}
+	}
+	slices.Sort(list)
+	return strings.Join(list, ", ")
+}
+
 // sweep does what workers do with what is due.
 func (s *story) sweep() {
 	counter := counters.New(s.redis, s.keys)
@@ -188,4 +235,24 @@ func (s *story) sweep() {
 		testkit.Must(s.t, err)
 	}
 	testkit.Must(s.t, s.overrides.Poll(s.t.Context()))
+}
+
+// counted returns the counters of the registry: name and labels → value.
+func (w *world) counted(t *testing.T) map[string]float64 {
+	t.Helper()
+	families, err := w.registry.Gather()
+	testkit.Must(t, err)
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			if c := m.GetCounter(); c != nil {
+				got[strings.TrimPrefix(f.GetName(), "streamcounter_")+"{"+strings.Join(labels, " ")+"}"] = c.GetValue()
+			}
+		}
+	}
+	return got
 }

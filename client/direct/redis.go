@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -67,7 +68,8 @@ func NewRedis(ctx context.Context, c redis.UniversalClient, config Config) (*Red
 	}
 	r := &Redis{counter: counters.New(c, keys)}
 	r.counter.Now = config.Now
-	r.rules = underOperators(r.counter, config.Rules)
+	r.counter.ReportCorrupt(nil, slog.Default())
+	r.rules = r.counter.Present(config.Rules, nil)
 	checks := check.Config{Counter: r.counter, Rules: r.rules, Timeout: timeout, NoAnswer: noAnswer,
 		Denials: config.Denials}
 	if config.Now != nil {
@@ -114,10 +116,7 @@ func (r *Redis) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswe
 		return api.CheckAnswer{}, err
 	}
 	answer, err := r.checks.Check(ctx, reqs[0])
-	if err != nil {
-		return api.CheckAnswer{}, err
-	}
-	return answer, nil
+	return transport.Decided(answer, transport.ErrorOf(err, reqs...))
 }
 
 // Close gives back the units of hot keys that this process may still spend. Without Close they are charged. The
@@ -131,10 +130,7 @@ func (r *Redis) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Chec
 		return api.ChecksAnswer{}, err
 	}
 	all, err := r.checks.CheckAll(ctx, reqs)
-	if err != nil {
-		return api.ChecksAnswer{}, err
-	}
-	return all, nil
+	return transport.Decided(all, transport.ErrorOf(err, reqs...))
 }
 
 // CheckEach implements client.Checker. It runs one script for all requests on a single server, and one for each

@@ -16,10 +16,7 @@ func (r *Redis) Reserve(ctx context.Context, req api.ReservationRequest) (api.Re
 	}
 	req.CheckRequest = api.CheckRequest{Checks: reqs}
 	got, err := r.checks.Reserve(ctx, req)
-	if err != nil {
-		return api.ReservationOfAll{}, reservationError(ctx, err)
-	}
-	return got, nil
+	return transport.Decided(got, reservationError(ctx, err))
 }
 
 // Commit implements client.Reserver.

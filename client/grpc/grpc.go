@@ -3,7 +3,6 @@ package grpc
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -128,9 +127,6 @@ func (g *Client) Peek(ctx context.Context, key string) (api.KeyState, error) {
 		return api.KeyState{}, err
 	}
 	all, err := g.ask(ctx, []api.CheckRequest{{Key: key, Mode: api.ModeLook}})
-	if errors.Is(err, api.ErrOutcomeUnknown) {
-		err = transport.NotSent(errors.New(err.Error())) // sent or not, it charged nothing
-	}
 	if err != nil {
 		return api.KeyState{}, err
 	}
@@ -157,7 +153,7 @@ func (g *Client) ask(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAn
 			HitsAddend: wrapperspb.UInt64(uint64(r.Cost)),
 		}
 	}
-	md := []string{detailAsk, "1"}
+	md := appendKey(ctx, []string{detailAsk, "1"})
 	if slices.ContainsFunc(reqs, func(r api.CheckRequest) bool { return r.Mode.Or(api.ModeTake) != api.ModeTake }) {
 		modes := make([]string, len(reqs))
 		for i, r := range reqs {
@@ -165,7 +161,6 @@ func (g *Client) ask(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAn
 		}
 		md = append(md, modesName, strings.Join(modes, ","))
 	}
-	md = appendKey(ctx, md)
 	bearer, err := transport.Bearer(g.token)
 	if err != nil {
 		return api.ChecksAnswer{}, err
@@ -177,9 +172,10 @@ func (g *Client) ask(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAn
 	ctx = context.WithValue(metadata.AppendToOutgoingContext(ctx, md...), sentKey{}, sent)
 	resp, err := g.client.ShouldRateLimit(ctx, out)
 	if err != nil {
-		return api.ChecksAnswer{}, g.errorOf(err, sent.Load())
+		return api.ChecksAnswer{}, transport.ErrorOf(g.errorOf(err, sent.Load()), reqs...)
 	}
-	return answerOf(resp, reqs)
+	all, err := answerOf(resp, reqs)
+	return all, transport.ErrorOf(err, reqs...)
 }
 
 // errorOf turns a status back into the error that the server meant, or adds to it what may have happened to the

@@ -166,6 +166,8 @@ func (l *Limiter) ask(ctx context.Context, method string, req any) (metadata.MD,
 		return md, nil, status.FromContextError(ctx.Err()).Err()
 	case gate.Invalid:
 		return md, nil, invalid(v.Err)
+	case gate.Refused:
+		return md, nil, withDetails(codes.Internal, "this service cannot check its limit", "internal")
 	}
 	return md, nil, withDetails(codes.Unavailable, "it is not known whether this is within its limit", "unavailable")
 }

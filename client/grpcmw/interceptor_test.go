@@ -20,23 +20,14 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client/grpcmw"
+	"github.com/streamcounter/streamcounter/internal/gate/gatetest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-type guard map[string]api.Transition
-
-func (g guard) Lookup(key string) (api.Transition, bool) { d, ok := g[key]; return d, ok }
-
-type checker struct {
-	asked  []api.CheckRequest
-	answer api.CheckAnswer
-	err    error
-}
-
-func (c *checker) Check(_ context.Context, req api.CheckRequest) (api.CheckAnswer, error) {
-	c.asked = append(c.asked, req)
-	return c.answer, c.err
-}
+type (
+	guard   = gatetest.Guard
+	checker = gatetest.Checker
+)
 
 // serve runs a real server behind the interceptors. Its service is that of health
 // checks, as a call and as a stream, which is not skipped unless the test says so.
@@ -63,7 +54,7 @@ func serve(t *testing.T, c grpcmw.Config) healthpb.HealthClient {
 // call makes one call and returns its status and its metadata.
 func call(t *testing.T, h healthpb.HealthClient, stream bool, key string) (*status.Status, metadata.MD) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if key != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "x-key", key)
@@ -94,9 +85,10 @@ func detail[T any](s *status.Status) (found T) {
 	return found
 }
 
+// The tests of httpmw prove the decisions of package gate, and their order.
 func TestAdmitted(t *testing.T) {
 	onBoth(t, func(t *testing.T, stream bool) {
-		c := &checker{answer: api.CheckAnswer{Allowed: true, Rule: "api",
+		c := &checker{Answer: api.CheckAnswer{Allowed: true, Rule: "api",
 			Windows: []api.WindowState{{Limit: 10, WindowMs: 60_000, Used: 4, Remaining: 6, NextFreeMs: 20_500}}}}
 		var costOf any = "not asked"
 		h := serve(t, grpcmw.Config{Checker: c, Skip: []string{}, Cost: func(_ context.Context, method string,
@@ -107,35 +99,12 @@ func TestAdmitted(t *testing.T) {
 			return 3
 		}})
 		s, md := call(t, h, stream, "1")
-		if s.Code() != codes.OK || len(c.asked) != 1 || c.asked[0].Key != "user:1" || c.asked[0].Cost != 3 ||
+		if s.Code() != codes.OK || len(c.Asked) != 1 || c.Asked[0].Key != "user:1" || c.Asked[0].Cost != 3 ||
 			(costOf == nil) != stream {
-			t.Errorf("%v, asked %+v, cost of %v", s, c.asked, costOf)
+			t.Errorf("%v, asked %+v, cost of %v", s, c.Asked, costOf)
 		}
 		if got := fmt.Sprint(md.Get("ratelimit"), md.Get("ratelimit-policy"), md.Get("x-ratelimit-remaining"),
 			md.Get("retry-after")); got != `["api-1m";r=6;t=21] ["api-1m";q=10;w=60] [6] []` {
-			t.Errorf("metadata %s", got)
-		}
-	})
-}
-
-// The guard denies as the checker does. The tests of httpmw prove the decisions of package gate, and their order.
-func TestDenied(t *testing.T) {
-	onBoth(t, func(t *testing.T, stream bool) {
-		const now = 1_700_000_000_000
-		c := &checker{answer: api.CheckAnswer{Allowed: true}}
-		s, md := call(t, serve(t, grpcmw.Config{Checker: c, Skip: []string{}, Now: func() int64 { return now },
-			Guard: guard{"user:secret": {Rule: "api", Key: "user:secret", Limit: 10, WindowMs: 60_000, Used: 10,
-				UntilMs: now + 1500}}}), stream, "secret")
-		if s.Code() != codes.ResourceExhausted || strings.Contains(s.Message(), "secret") || len(c.asked) != 0 {
-			t.Errorf("%v, asked %v", s, c.asked)
-		}
-		if d := detail[*errdetails.RetryInfo](s); d.GetRetryDelay().AsDuration() != 1500*time.Millisecond {
-			t.Errorf("RetryInfo %v, want 1.5 s", d)
-		}
-		if d := detail[*errdetails.ErrorInfo](s); d.GetReason() != "over-limit" || d.GetDomain() != "streamcounter" {
-			t.Errorf("ErrorInfo %v", d)
-		}
-		if got := fmt.Sprint(md.Get("retry-after"), md.Get("ratelimit")); got != `[2] ["api-1m";r=0;t=2]` {
 			t.Errorf("metadata %s", got)
 		}
 	})
@@ -150,8 +119,8 @@ func TestSkipped(t *testing.T) {
 			required bool
 			want     codes.Code
 		}{
-			{nil, "1", false, codes.OK}, {[]string{}, "1", false, codes.ResourceExhausted},
-			{[]string{}, "", false, codes.OK}, {[]string{}, "", true, codes.InvalidArgument},
+			{nil, "1", false, codes.OK}, {[]string{}, "", false, codes.OK},
+			{[]string{}, "", true, codes.InvalidArgument},
 			{[]string{"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"}, "1", false, codes.OK},
 			{[]string{"/grpc.health.v1.Health/Che"}, "1", false, codes.ResourceExhausted},
 		} {
@@ -163,26 +132,41 @@ func TestSkipped(t *testing.T) {
 	})
 }
 
-func TestErrors(t *testing.T) {
+// Each error is reported. The guard denies as the checker does.
+func TestStatuses(t *testing.T) {
+	const now = 1_700_000_000_000
+	g := guard{"user:secret": {Rule: "api", Key: "user:secret", Limit: 10, WindowMs: 60_000, Used: 10,
+		UntilMs: now + 1500}}
 	onBoth(t, func(t *testing.T, stream bool) {
 		for _, c := range []struct {
-			answer api.CheckAnswer
-			err    error
-			want   codes.Code
-			reason string
+			key     string
+			allowed bool
+			err     error
+			want    codes.Code
+			reason  string
+			says    string // the wait, and the headers
 		}{
-			{api.CheckAnswer{Source: api.SourcePolicy}, api.ErrUnavailable, codes.Unavailable, "unavailable"},
-			{api.CheckAnswer{}, api.ErrBadKey, codes.InvalidArgument, "bad-key"},
-			{api.CheckAnswer{}, api.ErrBadCount, codes.InvalidArgument, "bad-count"},
-			{api.CheckAnswer{}, api.ErrCostExceedsLimit, codes.FailedPrecondition, "cost-exceeds-limit"},
-			{api.CheckAnswer{Allowed: true}, api.ErrUnauthenticated, codes.OK, ""},
+			{"secret", true, nil, codes.ResourceExhausted, "over-limit", `1.5s [2] ["api-1m";r=0;t=2]`},
+			{"1", false, nil, codes.ResourceExhausted, "over-limit", "0s [] []"},
+			{"1", false, api.ErrUnavailable, codes.Unavailable, "unavailable", "0s [] []"},
+			{"1", false, api.ErrBadKey, codes.InvalidArgument, "bad-key", "0s [] []"},
+			{"1", false, api.ErrBadCount, codes.InvalidArgument, "bad-count", "0s [] []"},
+			{"1", false, api.ErrCostExceedsLimit, codes.FailedPrecondition, "cost-exceeds-limit", "0s [] []"},
+			{"1", false, api.ErrNeedsReservation, codes.Internal, "internal", "0s [] []"},
+			{"1", true, api.ErrUnauthenticated, codes.OK, "", "0s [] []"},
 		} {
 			var told error
-			h := serve(t, grpcmw.Config{Checker: &checker{answer: c.answer, err: c.err}, Skip: []string{},
+			h := serve(t, grpcmw.Config{Guard: g, Skip: []string{}, Now: func() int64 { return now },
+				Checker: &checker{Answer: api.CheckAnswer{Allowed: c.allowed}, Err: c.err},
 				OnError: func(_ context.Context, _ string, err error) { told = err }})
-			s, _ := call(t, h, stream, "1")
-			if s.Code() != c.want || detail[*errdetails.ErrorInfo](s).GetReason() != c.reason || told != c.err {
-				t.Errorf("%v: %v, told %v; want %v %s", c.err, s, told, c.want, c.reason)
+			s, md := call(t, h, stream, c.key)
+			says := fmt.Sprint(detail[*errdetails.RetryInfo](s).GetRetryDelay().AsDuration(), md.Get("retry-after"),
+				md.Get("ratelimit"))
+			if d := detail[*errdetails.ErrorInfo](s); s.Code() != c.want ||
+				d.GetReason() != c.reason || told != c.err ||
+				(d != nil) != (c.want != codes.OK) || d != nil && d.GetDomain() != "streamcounter" ||
+				says != c.says || strings.Contains(s.Message(), "secret") {
+				t.Errorf("%+v: %v, %s, told %v", c, s, says, told)
 			}
 		}
 	})

@@ -1,8 +1,7 @@
 package guard
 
 import (
-	"encoding/json"
-	"strings"
+	"unique"
 
 	"github.com/streamcounter/streamcounter/api"
 )
@@ -12,15 +11,16 @@ import (
 const keepLeast, keepMost = 60_000, 600_000 // ms
 
 // apply takes one message. Only the goroutine of Run calls it.
-func (g *Guard) apply(data []byte) {
-	var t api.Transition
-	if err := json.Unmarshal(data, &t); err != nil || !t.IsThrottle() || t.Rule == "" || api.ValidateKey(t.Key) != nil {
+func (g *Guard) apply(subject string, data []byte) {
+	t, err := api.ReadTransition(subject, data)
+	if err != nil {
 		g.malformed()
 		return
 	}
 	hash := g.table.hash(t.Key)
 	s := g.held.shard(hash)
-	old := s.of(t.Key, t.Rule)
+	rule := unique.Make(t.Rule)
+	old := s.of(t.Key, rule)
 	if old != nil {
 		if t.Version < old.version {
 			s.mu.Lock()
@@ -37,7 +37,7 @@ func (g *Guard) apply(data []byte) {
 	}
 	now := g.now()
 	d := decision{
-		rule: g.name(t.Rule), reason: t.Reason, limit: t.Limit, windowMs: t.WindowMs, used: t.Used,
+		rule: rule, reason: t.Reason, limit: t.Limit, windowMs: t.WindowMs, used: t.Used,
 		version: t.Version, atMs: t.AtMs, sinceMs: t.SinceMs, untilMs: t.UntilMs, expiresMs: t.ExpiresMs,
 		keepMs:   t.ExpiresMs,
 		snapshot: g.snapshot, throttled: t.State == api.StateThrottled && !t.Shadow,
@@ -61,22 +61,6 @@ func (g *Guard) apply(data []byte) {
 		}
 		g.tell(t, Decided)
 	}
-}
-
-// maxNames bounds the names that are kept; a server has a few dozen rules.
-const maxNames = 10_000
-
-// name keeps one copy of each rule's name instead of one per message.
-func (g *Guard) name(rule string) string {
-	if known, ok := g.names[rule]; ok {
-		return known
-	}
-	if len(g.names) >= maxNames {
-		clear(g.names)
-	}
-	rule = strings.Clone(rule)
-	g.names[rule] = rule
-	return rule
 }
 
 // snapshotIsIn removes the decisions that are not in the snapshot: they ended while nobody listened. If a malformed

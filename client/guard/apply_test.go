@@ -4,12 +4,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/nats-io/nats.go"
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/client"
 	"github.com/streamcounter/streamcounter/internal/subscription"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
@@ -27,12 +30,17 @@ func deaf(t testing.TB, c Config) (g *Guard, now *int64) {
 	return g, now
 }
 
-func message(t testing.TB, rule, key string, state api.State, at, expires int64, shadow bool) []byte {
+func message(t testing.TB, rule, key string, state api.State, at, expires int64) (subject string, data []byte) {
 	t.Helper()
-	data, err := json.Marshal(api.Transition{Rule: rule, Key: key, State: state, Level: 100, Version: at, AtMs: at,
-		UntilMs: expires, ExpiresMs: expires, Shadow: shadow})
+	return messageOf(t, api.Transition{Rule: rule, Key: key, State: state, Level: 100, WindowMs: 1000, Version: at,
+		AtMs: at, UntilMs: expires, ExpiresMs: expires})
+}
+
+func messageOf(t testing.TB, d api.Transition) (subject string, data []byte) {
+	t.Helper()
+	data, err := json.Marshal(d)
 	testkit.Must(t, err)
-	return data
+	return d.Subject("sc"), data
 }
 
 func sweepAll(g *Guard) {
@@ -41,85 +49,120 @@ func sweepAll(g *Guard) {
 	}
 }
 
+// A block comes first, as in the answers of a server, even if a rule throttles the key for longer.
+func TestLookupPrefersABlock(t *testing.T) {
+	rules := []string{"api", api.OverrideRule, "web"}
+	for first := range rules {
+		g, _ := deaf(t, Config{})
+		for i := range rules {
+			at := (first + i) % len(rules)
+			until := t0 + []int64{90_000, 60_000, 120_000}[at]
+			g.apply(message(t, rules[at], "k", api.StateThrottled, t0, until))
+		}
+		if d, ok := g.Lookup("k"); !ok || !d.IsBlock() {
+			t.Errorf("%s came first: %+v, %t", rules[first], d, ok)
+		}
+	}
+}
+
 func TestOlderVersionsAreIgnored(t *testing.T) {
 	g, now := deaf(t, Config{})
-	throttled := message(t, "api", "k", api.StateThrottled, t0, t0+60_000, false)
-	g.apply(throttled)
-	g.apply(message(t, "api", "k", api.StateReleased, t0+1000, 0, false))
-	g.apply(throttled) // a late copy
-	if g.Throttled("k") || g.Stats().Old != 1 {
-		t.Errorf("a late copy throttles: %+v", g.Stats())
-	}
+	throttled := func() { g.apply(message(t, "api", "k", api.StateThrottled, t0, t0+60_000)) }
+	throttled()
+	g.apply(message(t, "api", "k", api.StateReleased, t0+1000, 0))
 	*now += 59_000
 	sweepAll(g)
-	if g.apply(throttled); g.Throttled("k") {
-		t.Error("a late copy throttles where the release had been forgotten too early")
+	if throttled(); g.Throttled("k") || g.Stats().Old != 1 {
+		t.Errorf("a late copy throttles where the release had been forgotten too early: %+v", g.Stats())
 	}
-	g.apply(message(t, "api", "k", api.StateThrottled, t0+2000, t0+90_000, false))
-	if !g.Throttled("k") {
-		t.Error("a newer decision does not throttle")
-	}
-	// An ended decision is not remembered forever.
-	g.apply(message(t, "api", "k", api.StateReleased, t0+3000, 0, false))
-	*now += 61_000
+	*now += 2000 // an ended decision is not remembered forever
 	sweepAll(g)
 	if s := g.Stats(); s.Held != 0 {
 		t.Errorf("%+v, want nothing held", s)
 	}
 }
 
-// After Redis's clock has stepped back, a newer decision can have an older time.
-func TestVersionsOrderDecisions(t *testing.T) {
-	g, _ := deaf(t, Config{})
-	for version, m := range []api.Transition{
-		{State: api.StateThrottled, AtMs: t0, ExpiresMs: t0 + 60_000}, {State: api.StateReleased, AtMs: t0 - 3000},
-		{State: api.StateThrottled, AtMs: t0 - 5000, ExpiresMs: t0 + 60_000},
-	} {
-		m.Rule, m.Key, m.Level, m.Version = "api", "k", 100, t0+int64(version)
-		data, err := json.Marshal(m)
-		testkit.Must(t, err)
-		g.apply(data)
-		if want := m.State == api.StateThrottled; g.Throttled("k") != want {
-			t.Errorf("after %s: throttled %t, want %t", m.State, !want, want)
-		}
-	}
-}
-
-func TestRuleThatTurnsShadowLetsGo(t *testing.T) {
-	g, _ := deaf(t, Config{})
-	g.apply(message(t, "api", "k", api.StateThrottled, t0, t0+60_000, false))
-	g.apply(message(t, "api", "k", api.StateThrottled, t0+10, t0+60_000, true))
-	if g.Throttled("k") {
-		t.Error("a shadow decision throttles")
-	}
-}
-
 func TestMaxKeysBoundsWhatIsHeld(t *testing.T) {
 	g, now := deaf(t, Config{MaxKeys: 3})
 	for i := range 5 {
-		g.apply(message(t, "api", fmt.Sprint(i), api.StateThrottled, t0, t0+1000, false))
+		g.apply(message(t, "api", fmt.Sprint(i), api.StateThrottled, t0, t0+1000))
 	}
 	if s := g.Stats(); s.Held != 3 || s.Throttled != 3 || s.Refused != 2 || g.Throttled("4") {
 		t.Errorf("%+v, want 3 held and 2 refused", s)
 	}
-	g.apply(message(t, "api", "0", api.StateThrottled, t0+10, t0+5000, false))
+	g.apply(message(t, "api", "0", api.StateThrottled, t0+10, t0+5000))
 	if *now += 2000; !g.Throttled("0") {
 		t.Error("a key that is held is not renewed")
 	}
 	sweepAll(g)
-	if g.apply(message(t, "api", "4", api.StateThrottled, t0+2000, t0+9000, false)); !g.Throttled("4") {
+	if g.apply(message(t, "api", "4", api.StateThrottled, t0+2000, t0+9000)); !g.Throttled("4") {
 		t.Error("there is room again, and the key is not held")
 	}
 }
 
 func TestWhatIsNoDecisionIsCounted(t *testing.T) {
 	g, _ := deaf(t, Config{})
-	for _, text := range []string{"", "{", `{"rule":"api","key":"k","state":"raised"}`,
-		`{"rule":"","key":"k","state":"throttled"}`, `{"rule":"api","key":"","state":"throttled"}`} {
-		g.apply([]byte(text))
+	subject, data := message(t, "api", "k", api.StateThrottled, t0, t0+60_000)
+	g.apply(subject, data[1:])
+	g.apply(subject+"2", data)
+	_, alert := message(t, "api", "k", api.StateRaised, t0, t0+60_000)
+	g.apply(subject, alert)
+	g.apply(message(t, "api", "k", api.StateThrottled, t0, 1<<62))
+	if s := g.Stats(); s.Malformed != 4 || s.Held != 0 {
+		t.Errorf("%+v, want 4 malformed and nothing held", s)
 	}
-	if s := g.Stats(); s.Malformed != 5 || s.Held != 0 {
-		t.Errorf("%+v, want 5 malformed and nothing held", s)
+}
+
+var _ client.Releases = (*Guard)(nil)
+
+// Each way in which a key becomes free is a release, and a change with its reason. The channel holds one release until
+// it is read.
+func TestReleased(t *testing.T) {
+	g, now := deaf(t, Config{OnChange: func(Change) {}})
+	first, stopFirst := g.Released("k")
+	second, stopSecond := g.Released("k")
+	free := func(name string, want bool) {
+		t.Helper()
+		for _, c := range []<-chan struct{}{first, second} {
+			got := false
+			select {
+			case <-c:
+				got = true
+			default:
+			}
+			if got != want {
+				t.Errorf("%s: released %t, want %t", name, got, want)
+			}
+		}
+	}
+	g.apply(message(t, "api", "k", api.StateThrottled, t0, t0+60_000))
+	g.apply(message(t, "api", "other", api.StateThrottled, t0, t0+60_000))
+	g.apply(message(t, "api", "other", api.StateReleased, t0+1, 0))
+	free("another key", false)
+	g.apply(message(t, "api", "k", api.StateReleased, t0+1, 0))
+	free("a release", true)
+	free("read once", false)
+	g.apply(message(t, "api", "k", api.StateThrottled, t0+2, t0+60_000))
+	*now += 60_000
+	sweepAll(g)
+	free("its decision has expired", true)
+	g.apply(message(t, "api", "k", api.StateThrottled, t0+3, t0+120_000))
+	g.take(subscription.Delivery{Begin: true})
+	g.take(subscription.Delivery{Whole: true})
+	free("it is not in a snapshot", true)
+	var reasons []Reason
+	for len(g.changes) > 0 {
+		if c := <-g.changes; c.Key == "k" && c.State == api.StateReleased {
+			reasons = append(reasons, c.Reason)
+		}
+	}
+	if want := []Reason{Decided, Expired, Missing}; !slices.Equal(reasons, want) {
+		t.Errorf("reasons %v, want %v", reasons, want)
+	}
+	stopFirst()
+	stopSecond()
+	if len(g.waiting.keys) != 0 {
+		t.Errorf("nobody waits, and it has %v", g.waiting.keys)
 	}
 }
 
@@ -131,7 +174,7 @@ func TestGuardAgainstANaiveSubscriber(t *testing.T) {
 		last := map[[2]string]api.Transition{} // what a subscriber that never forgets would know
 		in := map[[2]string]bool{}             // in this snapshot, or after it
 		stands := map[string]int64{"a": int64(rapid.IntRange(1, 6000).Draw(rt, "a")), "b": 3000}
-		for range rapid.IntRange(1, 80).Draw(rt, "steps") {
+		for step := range rapid.Int64Range(1, 80).Draw(rt, "steps") {
 			switch rapid.IntRange(0, 9).Draw(rt, "step") {
 			case 0:
 				*now += int64(rapid.IntRange(1, 3000).Draw(rt, "ms"))
@@ -141,35 +184,33 @@ func TestGuardAgainstANaiveSubscriber(t *testing.T) {
 				g.take(subscription.Delivery{Begin: true})
 				clear(in)
 			case 3:
-				if g.take(subscription.Delivery{Whole: true}); true {
-					for k := range last {
-						if !in[k] && last[k].State == api.StateThrottled {
-							delete(last, k)
-						}
-					}
-				}
+				g.take(subscription.Delivery{Whole: true})
+				maps.DeleteFunc(last, func(k [2]string, t api.Transition) bool {
+					return !in[k] && t.State == api.StateThrottled && !t.Shadow
+				})
 			default:
 				k := [2]string{rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "rule"),
 					rapid.SampledFrom([]string{"x", "y", "z"}).Draw(rt, "key")}
-				m := api.Transition{Rule: k[0], Key: k[1], State: api.StateThrottled,
-					AtMs: *now - int64(rapid.IntRange(0, 2000).Draw(rt, "age"))}
-				m.Version = m.AtMs
+				// After Redis's clock has stepped back, a newer decision can have an older time.
+				m := api.Transition{Rule: k[0], Key: k[1], State: api.StateThrottled, Level: 100, WindowMs: 1000,
+					Version: 3 + step - rapid.Int64Range(0, 2).Draw(rt, "late"),
+					AtMs:    *now - int64(rapid.IntRange(0, 2000).Draw(rt, "age"))}
 				m.ExpiresMs = m.AtMs + stands[k[0]]
 				if rapid.Bool().Draw(rt, "released") {
 					m.State, m.ExpiresMs = api.StateReleased, m.AtMs
 				}
+				m.Shadow = rapid.IntRange(0, 9).Draw(rt, "shadow") == 0
 				if old, ok := last[k]; !ok || m.Version >= old.Version {
 					last[k] = m
 				}
 				in[k] = true
-				data, _ := json.Marshal(m)
-				g.apply(data)
+				g.apply(messageOf(t, m))
 			}
 			for _, key := range []string{"x", "y", "z"} {
 				want := false
 				for _, rule := range []string{"a", "b"} {
 					d := last[[2]string{rule, key}]
-					want = want || d.State == api.StateThrottled && *now < d.ExpiresMs
+					want = want || d.State == api.StateThrottled && !d.Shadow && *now < d.ExpiresMs
 				}
 				if got := g.Throttled(key); got != want {
 					rt.Fatalf("%s at %d: throttled %t, want %t; knows %+v", key, *now-t0, got, want, last)

@@ -77,14 +77,13 @@ type Guard struct {
 	counts  counts
 
 	// Only the writer uses these.
-	snapshot uint64            // counts snapshots
-	whole    bool              // the current snapshot is in
-	suspect  bool              // a malformed message came since it began: it may lack decisions
-	askAt    int64             // when to ask for a new snapshot because of that, in ms; 0: no need
-	askWait  int64             // how long to wait before that, in ms; it doubles
-	askAgain chan error        // to the session: ask for a new snapshot
-	names    map[string]string // rule → the one copy of its name that is kept
-	sweepAt  int               // the next shard to sweep
+	snapshot uint64     // counts snapshots
+	whole    bool       // the current snapshot is in
+	suspect  bool       // a malformed message came since it began: it may lack decisions
+	askAt    int64      // when to ask for a new snapshot because of that, in ms; 0: no need
+	askWait  int64      // how long to wait before that, in ms; it doubles
+	askAgain chan error // to the session: ask for a new snapshot
+	sweepAt  int        // the next shard to sweep
 }
 
 const defaultMaxKeys = 2_000_000
@@ -124,8 +123,8 @@ func New(nc *nats.Conn, c Config) (*Guard, error) {
 		}
 	}
 	g := &Guard{
-		config: c, nc: nc, table: newTable(), held: newHeld(),
-		born: time.Now(), ready: make(chan struct{}), askAgain: make(chan error, 1), names: map[string]string{},
+		config: c, nc: nc, table: newTable(), held: newHeld(), waiting: waiting{keys: map[string][]chan struct{}{}},
+		born: time.Now(), ready: make(chan struct{}), askAgain: make(chan error, 1),
 	}
 	if c.OnChange != nil {
 		g.changes = make(chan Change, c.ChangeQueue)

@@ -2,7 +2,9 @@ package guard
 
 import (
 	"iter"
+	"slices"
 	"sync"
+	"unique"
 
 	"github.com/streamcounter/streamcounter/api"
 )
@@ -10,8 +12,8 @@ import (
 // decision is what the guard keeps of a transition of one rule and key. An ended decision is kept for a while, so
 // that a late copy of an older message does not bring it back.
 type decision struct {
-	rule                                      string
-	reason                                    string // of the operator who blocked the key
+	rule                                      unique.Handle[string] // one copy of each rule's name is kept
+	reason                                    string                // of the operator who blocked the key
 	limit, windowMs, used, version            int64
 	atMs, sinceMs, untilMs, expiresMs, keepMs int64
 	snapshot                                  uint64 // the last snapshot that it was in, or came after
@@ -22,7 +24,7 @@ func (d *decision) standsAt(now int64) bool { return d.throttled && now < d.expi
 
 func (d *decision) transition(key string) api.Transition {
 	return api.Transition{
-		Rule: d.rule, Key: key, State: api.StateThrottled, Level: api.LevelThrottled, Limit: d.limit,
+		Rule: d.rule.Value(), Key: key, State: api.StateThrottled, Level: api.LevelThrottled, Limit: d.limit,
 		WindowMs: d.windowMs,
 		Used:     d.used, Version: d.version, AtMs: d.atMs, SinceMs: d.sinceMs, UntilMs: d.untilMs,
 		ExpiresMs: d.expiresMs, Reason: d.reason, InFlight: d.inFlight,
@@ -56,7 +58,7 @@ func newHeld() *held {
 func (h *held) shard(hash uint64) *shard { return &h.shards[hash>>56&(shards-1)] }
 
 // of returns the decision of a rule and key, nil if there is none. Only the writer may call it without the lock.
-func (s *shard) of(key, rule string) *decision {
+func (s *shard) of(key string, rule unique.Handle[string]) *decision {
 	list := s.keys[key]
 	for i := range list {
 		if list[i].rule == rule {
@@ -88,13 +90,16 @@ func (h *held) put(s *shard, key string, d decision) {
 	h.size++
 }
 
-// lookup returns the decision that throttles the key for longest.
+// lookup returns the block of the key, if there is one, or else the decision that throttles it for longest.
 func (s *shard) lookup(key string, now int64) (t api.Transition, ok bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for _, d := range s.keys[key] {
-		if d.standsAt(now) && (!ok || d.untilMs > t.UntilMs) {
-			t, ok = d.transition(key), true
+		if !d.standsAt(now) {
+			continue
+		}
+		if next := d.transition(key); !ok || next.IsBlock() || !t.IsBlock() && next.UntilMs > t.UntilMs {
+			t, ok = next, true
 		}
 	}
 	return t, ok
@@ -103,27 +108,18 @@ func (s *shard) lookup(key string, now int64) (t api.Transition, ok bool) {
 // prune removes the decisions of a shard for which goes is true, and calls gone for each of them. Only the writer
 // calls it.
 func (h *held) prune(s *shard, goes func(*decision) bool, gone func(key string, d decision)) {
-	var lost []string
 	for key, list := range s.keys { // the writer reads without the lock: nobody else writes
-		for i := range list {
-			if goes(&list[i]) {
-				lost = append(lost, key)
-				break
-			}
-		}
-	}
-	for _, key := range lost {
-		list := s.keys[key]
-		left := make([]decision, 0, len(list))
 		var went []decision
 		for i := range list {
 			if goes(&list[i]) {
 				went = append(went, list[i])
-				continue
 			}
-			left = append(left, list[i])
+		}
+		if len(went) == 0 {
+			continue
 		}
 		s.mu.Lock()
+		left := slices.DeleteFunc(list, func(d decision) bool { return goes(&d) })
 		if s.keys[key] = left; len(left) == 0 {
 			delete(s.keys, key)
 		}

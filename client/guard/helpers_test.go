@@ -21,7 +21,7 @@ import (
 func TestMain(m *testing.M) { streamtest.Main(m) }
 
 // patience is how long a test waits for what must come. Nothing should take that long.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 var quiet = slog.New(slog.DiscardHandler)
 
@@ -107,7 +107,7 @@ func awaitReady(t testing.TB, g *guard.Guard) {
 // awaitThrottled waits until the guard says so of a key.
 func awaitThrottled(t testing.TB, g *guard.Guard, key string, want bool) {
 	t.Helper()
-	streamtest.Eventually(t, patience, "key "+key, func() (bool, string) {
+	streamtest.Eventually(t, "key "+key, func() (bool, string) {
 		got := g.Throttled(key)
 		return got == want, map[bool]string{true: "throttled", false: "free"}[got]
 	})

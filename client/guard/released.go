@@ -15,16 +15,9 @@ type waiting struct {
 // that ends this. The channel holds one release until it is read. A Guard can be client.Config.Releases, so that Wait
 // of a client asks again at the release.
 func (g *Guard) Released(key string) (released <-chan struct{}, stop func()) {
-	return g.waiting.add(key)
-}
-
-func (w *waiting) add(key string) (<-chan struct{}, func()) {
-	c := make(chan struct{}, 1)
+	w, c := &g.waiting, make(chan struct{}, 1)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.keys == nil {
-		w.keys = map[string][]chan struct{}{}
-	}
 	w.keys[key] = append(w.keys[key], c)
 	return c, func() { w.remove(key, c) }
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/subscription"
 )
 
@@ -65,7 +64,7 @@ func (g *Guard) take(d subscription.Delivery) {
 		g.whole, g.suspect = false, false
 	}
 	for _, m := range d.Messages {
-		g.apply(m.Data())
+		g.apply(m.Subject(), m.Data())
 	}
 	if d.Whole && !g.whole {
 		g.snapshotIsIn()
@@ -132,9 +131,8 @@ func (g *Guard) subjects() []string {
 	if len(g.config.Rules) == 0 {
 		return []string{g.config.Prefix + ".throttle.>"}
 	}
-	// A block by an operator holds under every rule. NATS refuses a subject that is given twice.
-	var list []string
-	for _, rule := range append([]string{api.OverrideRule}, g.config.Rules...) {
+	var list []string // NATS refuses a subject that is given twice
+	for _, rule := range withBlocks(g.config.Rules) {
 		if subject := g.config.Prefix + ".throttle." + rule + ".>"; !slices.Contains(list, subject) {
 			list = append(list, subject)
 		}

@@ -43,11 +43,14 @@ func ClientAddress(prefix string, trusted ...netip.Prefix) KeyFunc {
 }
 
 // PathPrefix makes a key of a prefix and the first n segments of the path: PathPrefix("path:", 2) makes
-// "path:/v1/users" of /v1/users/42.
+// "path:/v1/users" of /v1/users/42 and /v1;x=1/users. A request whose path has a segment .., in any spelling, is
+// refused with 400, because the handler could resolve it in another way.
 func PathPrefix(prefix string, n int) KeyFunc {
 	return func(r *http.Request) (string, bool) {
-		segments := strings.SplitN(strings.TrimPrefix(path.Clean("/"+r.URL.Path), "/"), "/", n+1)
-		return prefix + "/" + strings.Join(segments[:min(n, len(segments))], "/"), true
+		if forwarded.HasDotDot(r.URL.Path) {
+			return "", true // the empty key cannot be counted
+		}
+		return prefix + forwarded.Segments(r.URL.Path, n), true
 	}
 }
 
@@ -63,11 +66,12 @@ func First(fs ...KeyFunc) KeyFunc {
 	}
 }
 
-// Paths skips requests for one of these paths. A path that ends in a slash includes all paths below it.
+// Paths skips requests for one of these paths, but none with a segment .. in it. A path that ends in a slash includes
+// all paths below it.
 func Paths(list ...string) func(*http.Request) bool {
 	return func(r *http.Request) bool {
-		at := path.Clean("/" + r.URL.Path) // /healthz/../orders is /orders
-		return slices.ContainsFunc(list, func(p string) bool {
+		at := path.Clean("/" + r.URL.Path)
+		return !forwarded.HasDotDot(r.URL.Path) && slices.ContainsFunc(list, func(p string) bool {
 			return at == p || strings.HasSuffix(p, "/") && strings.HasPrefix(at+"/", p)
 		})
 	}

@@ -109,6 +109,9 @@ func (c *Config) admits(w http.ResponseWriter, r *http.Request, g gate.Gate) (*c
 		c.Denied(w, r, v.Answer)
 	case gate.Invalid:
 		writeProblem(w, http.StatusBadRequest, invalid(v.Err))
+	case gate.Refused:
+		writeProblem(w, http.StatusInternalServerError, body{Problem: api.Problem{Type: api.ProblemPrefix + "internal",
+			Title: "This service cannot check its limit"}})
 	default:
 		w.Header().Set("Retry-After", "1") // seconds; it is not known how long it will take
 		writeProblem(w, http.StatusServiceUnavailable, body{Problem: api.Problem{

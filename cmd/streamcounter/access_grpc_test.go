@@ -4,18 +4,16 @@ import (
 	"context"
 	"crypto/tls"
 	"regexp"
+	"slices"
 	"testing"
 	"time"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
@@ -45,30 +43,29 @@ func connect(t testing.TB, addr string, c *tls.Config) *grpc.ClientConn {
 	return conn
 }
 
-func limit(t *testing.T, conn *grpc.ClientConn, token string) error {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	if token != "" {
-		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+// descriptor returns a descriptor of these entries: key, value and so on.
+func descriptor(pairs ...string) *commonv3.RateLimitDescriptor {
+	d := &commonv3.RateLimitDescriptor{}
+	for pair := range slices.Chunk(pairs, 2) {
+		d.Entries = append(d.Entries, &commonv3.RateLimitDescriptor_Entry{Key: pair[0], Value: pair[1]})
 	}
-	_, err := rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: "web",
-		Descriptors: []*commonv3.RateLimitDescriptor{{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "a",
-			Value: "b"}}}}})
+	return d
+}
+
+// askLimit sends a descriptor to the rate limit service.
+func askLimit(ctx context.Context, conn *grpc.ClientConn, domain string, pairs ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	_, err := rlsv3.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, &rlsv3.RateLimitRequest{Domain: domain,
+		Descriptors: []*commonv3.RateLimitDescriptor{descriptor(pairs...)}})
 	return err
 }
 
-// wantGRPCTokens checks the rate limit service with the tokens of accessTokens.
-func wantGRPCTokens(t *testing.T, p *process) {
+func limit(t *testing.T, conn *grpc.ClientConn, token string) error {
 	t.Helper()
-	conn := dialGRPC(t, p, nil)
-	for token, want := range map[string]codes.Code{"": codes.Unauthenticated, readerToken: codes.PermissionDenied,
-		checkerToken: codes.OK} {
-		if err := limit(t, conn, token); status.Code(err) != want {
-			t.Errorf("gRPC with the token %q: %v, want %s", token, err, want)
-		}
+	ctx := t.Context()
+	if token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
-	if _, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
-		t.Errorf("health without a token: %v", err)
-	}
+	return askLimit(ctx, conn, "web", "a", "b")
 }

@@ -34,6 +34,7 @@ func newAppend() *cobra.Command {
 Formats:
   lines    KEY [COUNT], one a line
   ndjson   {"key": "user:42", "count": 3}, one a line; without count it is 1
+           {"key": "ip:10.0.0.1", "values": {"user": "alice"}} if rules count values
   clf      a web server's log in common or combined format: each line is one
            event of the key ip:<remote host>, or with --key user of user:<user>
 
@@ -64,14 +65,17 @@ type appendSummary struct {
 	Seconds  float64 `json:"seconds"`
 }
 
+// appendPatience is how long the events that were read wait while none is stored. Tests set another.
+var appendPatience = 15 * time.Second
+
 // lineParser returns the function that reads the lines of a format; form is for lines of a log.
-func lineParser(cmd *cobra.Command, format string, form logForm) (func(string) (api.Event, bool, error), error) {
-	parse, ok := lineFormats[format]
+func lineParser(cmd *cobra.Command, format string, form logForm) (parser, error) {
+	parse := map[string]parser{"lines": plainLine, "ndjson": jsonLine, "clf": form.line}[format]
 	switch {
-	case !ok:
+	case parse == nil:
 		return nil, settings.UsageErrorf("--format is %q: expected lines, ndjson or clf", format)
 	case format == "clf":
-		return form.line, form.validate()
+		return parse, form.validate()
 	case cmd.Flags().Changed("key") || len(form.values) > 0:
 		return nil, settings.UsageErrorf("--key and --values: only with --format clf")
 	}
@@ -88,21 +92,21 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 		return err
 	}
 	defer closeLog()
-	sum, failure := appendSummary{}, error(nil)
+	sum, dog := appendSummary{}, newWatchdog(appendPatience)
 	warn := warnings(format, cmd.ErrOrStderr())
 	producer, err := stream.NewProducer(log, stream.ProducerConfig{OnFlush: func(out stream.Outcome) {
 		sum.Events += out.Appended
 		sum.Entries += out.Entries
 		sum.Refused += out.RefusedEvents
 		sum.Unknown += out.UnknownEvents
-		if failure == nil {
-			failure = out.Err
+		if out.Appended > 0 {
+			dog.feed()
 		}
 	}})
 	if err != nil {
 		return err
 	}
-	start := time.Now()
+	start, notTaken := time.Now(), 0
 	readErr := eachLine(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr(), func(n int, line string, err error) error {
 		var e api.Event
 		if err == nil {
@@ -117,12 +121,16 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 			reportRejected(cmd.ErrOrStderr(), sum.Rejected, fmt.Sprint("line ", n), err)
 			return nil
 		}
-		return producer.Append(cmd.Context(), e)
+		if err = producer.Append(cmd.Context(), e); err != nil {
+			notTaken++
+		}
+		return err
 	})
-	// Events that were read are also sent after Ctrl-C, within a bound.
-	closing, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), 15*time.Second)
-	defer cancel()
-	closeErr := producer.Close(closing)
+	// Events that were read are also sent after Ctrl-C, as long as some are stored.
+	closing, stop := dog.watch()
+	defer stop()
+	failure := producer.Close(closing)
+	sum.Refused += notTaken
 	sum.Seconds = time.Since(start).Seconds()
 	if !asJSON {
 		sum.print(cmd.ErrOrStderr())
@@ -132,8 +140,6 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 	switch {
 	case failure != nil:
 		return failure
-	case closeErr != nil:
-		return closeErr
 	case readErr != nil && !errors.Is(readErr, context.Canceled):
 		return readErr
 	case readErr != nil:
@@ -142,6 +148,31 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 		return exitError{code: 1}
 	}
 	return nil
+}
+
+// A watchdog ends a context when there is no progress for a time. Its methods may be called by any goroutine.
+type watchdog struct {
+	timer *time.Timer
+	limit time.Duration
+}
+
+func newWatchdog(limit time.Duration) watchdog { return watchdog{time.NewTimer(limit), limit} }
+
+// feed says that there is progress.
+func (w watchdog) feed() { w.timer.Reset(w.limit) }
+
+// watch returns a context that ends when feed was not called for the limit, from now on. Call stop in the end.
+func (w watchdog) watch() (ctx context.Context, stop func()) {
+	ctx, end := context.WithCancelCause(context.Background())
+	w.feed()
+	go func() {
+		select {
+		case <-w.timer.C:
+			end(fmt.Errorf("no event was stored for %s", w.limit))
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { end(nil) }
 }
 
 // openEventLog connects to the Redis of --redis and checks that its prefix has as many
@@ -154,22 +185,18 @@ func openEventLog(ctx context.Context, c *settings.Config) (log *stream.Log, clo
 	if err := settings.NotEmbedded("redis", c.Redis.URL); err != nil {
 		return nil, nil, err
 	}
-	short, blocking, err := backend.ConnectRedis(ctx, c.Redis.URL, c.Redis.TLS, keys.Partitions)
+	client, err := backend.ConnectRedis(ctx, c.Redis, 0)
 	if err != nil {
 		return nil, nil, err
 	}
-	closeLog = func() {
-		_ = blocking.Close()
-		_ = short.Close()
-	}
-	if err = settings.Blame("prefix", stream.CheckMeta(ctx, short, keys)); err == nil {
-		log, err = stream.NewLog(short, keys, c.Stream.Retention)
+	closeLog = func() { _ = client.Close() }
+	if err = settings.Blame("prefix", stream.CheckMeta(ctx, client, keys)); err == nil {
+		log, err = stream.NewLog(client, keys, c.Stream.Retention)
 	}
 	if err != nil {
 		closeLog()
-		return nil, nil, err
 	}
-	return log, closeLog, nil
+	return log, closeLog, err
 }
 
 // warnings returns a function that warns once if the lines do not look like their format, or if a log is older than
@@ -217,12 +244,10 @@ func (s *appendSummary) print(messages io.Writer) {
 // eachLine calls do for each line with its number, from 1, and shows progress on a terminal.
 func eachLine(ctx context.Context, in io.Reader, messages io.Writer,
 	do func(n int, line string, err error) error) error {
-	if bar := progress(in, messages); bar != nil {
-		reader := progressbar.NewReader(in, bar)
-		in = &reader
-		defer bar.Finish() //nolint:errcheck // only the picture is at stake
-	}
-	n, err := compare.EachLine(interruptible(ctx, in), do)
+	bar := progress(in, messages)
+	defer bar.Finish() //nolint:errcheck // only the picture is at stake
+	reader := progressbar.NewReader(in, bar)
+	n, err := compare.EachLine(interruptible(ctx, &reader), do)
 	switch {
 	case err == nil:
 		return nil
@@ -232,20 +257,34 @@ func eachLine(ctx context.Context, in io.Reader, messages io.Writer,
 	return fmt.Errorf("line %d: %w", n, err)
 }
 
+// interruptible ends a read when ctx ends. A read of standard input cannot be ended, so the goroutine may outlive
+// ctx.
+func interruptible(ctx context.Context, in io.Reader) io.ReadCloser {
+	out, end := io.Pipe()
+	go func() {
+		_, err := io.Copy(end, in)
+		end.CloseWithError(err)
+	}()
+	context.AfterFunc(ctx, func() { end.CloseWithError(ctx.Err()) })
+	return out
+}
+
+// progress returns a bar for what is read of in. A user who types the lines sees no bar.
 func progress(in io.Reader, messages io.Writer) *progressbar.ProgressBar {
-	if !logging.IsTerminal(messages) {
-		return nil
-	}
 	size := int64(-1)
 	if f, ok := in.(*os.File); ok {
-		if logging.IsTerminal(f) {
-			return nil
-		}
 		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
 			size = info.Size()
 		}
 	}
-	return progressbar.NewOptions64(size, progressbar.OptionSetWriter(messages), progressbar.OptionShowBytes(true),
-		progressbar.OptionSetDescription("appending"), progressbar.OptionClearOnFinish(),
-		progressbar.OptionThrottle(100*time.Millisecond))
+	return newBar(messages, "appending", size, progressbar.OptionShowBytes(true),
+		progressbar.OptionSetVisibility(logging.IsTerminal(messages) && !logging.IsTerminal(in)))
+}
+
+// newBar returns a bar that is shown if messages is a terminal.
+func newBar(messages io.Writer, what string, size int64, more ...progressbar.Option) *progressbar.ProgressBar {
+	options := []progressbar.Option{progressbar.OptionSetWriter(messages), progressbar.OptionSetDescription(what),
+		progressbar.OptionSetVisibility(logging.IsTerminal(messages)), progressbar.OptionClearOnFinish(),
+		progressbar.OptionThrottle(100 * time.Millisecond)}
+	return progressbar.NewOptions64(size, append(options, more...)...)
 }

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/redact"
 	"github.com/streamcounter/streamcounter/internal/settings"
@@ -55,7 +57,10 @@ func ask(ctx context.Context, c *settings.Config, method, path string, content a
 		req.Header.Set("Authorization", "Bearer "+c.Caller.Token)
 	}
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: config,
-		DisableKeepAlives: true, Proxy: http.ProxyFromEnvironment}}
+		DisableKeepAlives: true, Proxy: http.ProxyFromEnvironment},
+		CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse // the token is for this server alone
+		}}
 	resp, err := client.Do(req)
 	if err != nil {
 		return 0, nil, settings.Blame("http", fmt.Errorf(
@@ -104,7 +109,10 @@ func askTLS(cfg *settings.Config) (*tls.Config, error) {
 func problemFrom(status int, body []byte) error {
 	var p api.Problem
 	if json.Unmarshal(body, &p) == nil && p.Detail != "" {
-		if p.Type == api.ProblemPrefix+api.NameOf(api.ErrUnavailable) {
+		switch named := api.ErrorNamed(p.Type); {
+		case errors.Is(named, api.ErrOutcomeUnknown):
+			p.Detail = fmt.Sprintf("%s (%s)", p.Title, p.Detail)
+		case errors.Is(named, api.ErrUnavailable):
 			p.Detail += "; the server's log says why, and `streamcounter doctor --redis URL` what to do"
 		}
 		if status == http.StatusBadRequest {
@@ -113,6 +121,17 @@ func problemFrom(status int, body []byte) error {
 		return errors.New(p.Detail)
 	}
 	return fmt.Errorf("the server answered %d %s", status, http.StatusText(status))
+}
+
+// printReport prints a report for people, or as JSON with this indentation ("": in one line).
+func printReport(cmd *cobra.Command, report interface{ WriteText(io.Writer) error }, asJSON bool, indent string) error {
+	if !asJSON {
+		return report.WriteText(cmd.OutOrStdout())
+	}
+	encoder := json.NewEncoder(cmd.OutOrStdout())
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", indent)
+	return encoder.Encode(report)
 }
 
 func printJSON(w io.Writer, body []byte) { fmt.Fprintf(w, "%s\n", bytes.TrimSpace(body)) }

@@ -1,12 +1,9 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"strings"
@@ -49,8 +46,8 @@ The exit code is 1 if any call failed.`,
 	f.StringVar(&run.Metrics, "metrics", "",
 		"URL of the server's metrics, for its CPU (default: /metrics of an HTTP target)")
 	f.StringVar(&run.Key, "key", "user:", "what the keys of the checks begin with")
-	f.IntVar(&run.Keys, "keys", 1000, "how many keys there are")
-	f.Float64Var(&run.ZipfS, "zipf-s", 0, "exponent of the keys' Zipf distribution, above 1; 0: uniform")
+	f.IntVar(&run.Keys.N, "keys", 1000, "how many keys there are")
+	f.Float64Var(&run.Keys.S, "zipf-s", 0, "exponent of the keys' Zipf distribution, above 1; 0: uniform")
 	f.IntVar(&run.Callers, "connections", 64, "callers at once")
 	f.IntVar(&run.PerCall, "per-call", 1, "checks of one call")
 	f.DurationVar(&run.Duration, "duration", 5*time.Second, "how long is measured")
@@ -85,7 +82,7 @@ func runBench(cmd *cobra.Command, c *settings.Config, run target.Config, asJSON 
 		return err
 	}
 	report.CommandLine = commandLine(cmd)
-	switch err := printReport(cmd, report, asJSON); {
+	switch err := printReport(cmd, report, asJSON, ""); {
 	case err != nil:
 		return err
 	case cmd.Context().Err() != nil:
@@ -123,8 +120,8 @@ else should use the Redis meanwhile, as its CPU is read as a whole.`,
 	f.Float64Var(&run.Rate, "rate", 1000, "events appended per second")
 	f.IntVar(&run.Drain, "drain", 0,
 		"append this many events before the worker starts, and time only the worker; 0: no")
-	f.IntVar(&run.Keys, "keys", 100_000, "how many keys there are")
-	f.Float64Var(&run.ZipfS, "zipf-s", 1.1, "exponent of the keys' Zipf distribution, above 1; 0: uniform")
+	f.IntVar(&run.Keys.N, "keys", 100_000, "how many keys there are")
+	f.Float64Var(&run.Keys.S, "zipf-s", 1.1, "exponent of the keys' Zipf distribution, above 1; 0: uniform")
 	f.StringVar(&run.Algorithm, "algorithm", windows.DefaultAlgorithm, "algorithm of the rule")
 	f.DurationVar(&run.Duration, "duration", 10*time.Second, "how long is measured")
 	f.DurationVar(&run.Warmup, "warmup", 2*time.Second, "how long the load runs before that")
@@ -149,11 +146,7 @@ func runPipeline(cmd *cobra.Command, c *settings.Config, run pipeline.Config, as
 	}
 	defer stop()
 	run.Client, run.RedisURL, run.NATSURL, run.Partitions = client, c.Redis.URL, c.NATS.URL, c.Stream.Partitions
-	port, embedded, err := settings.EmbeddedPort(c.NATS.URL, 0)
-	if err != nil {
-		return settings.Blame("nats", err)
-	}
-	if embedded {
+	if port, embedded := settings.EmbeddedPort(c.NATS.URL, 0); embedded {
 		url, stop, err := backend.StartNATS(port, "", slog.New(slog.DiscardHandler))
 		if err != nil {
 			return err
@@ -172,41 +165,24 @@ func runPipeline(cmd *cobra.Command, c *settings.Config, run pipeline.Config, as
 		return err
 	}
 	report.CommandLine, report.Redis = commandLine(cmd), where
-	return printReport(cmd, report, asJSON)
-}
-
-func printReport(cmd *cobra.Command, report interface{ WriteText(io.Writer) error }, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(cmd.OutOrStdout()).Encode(report)
-	}
-	return report.WriteText(cmd.OutOrStdout())
+	return printReport(cmd, report, asJSON, "")
 }
 
 // measuredRedis connects to --redis, with a pool of the given number of connections (0: the default of the library).
 // It starts an embedded Redis first if --redis names one: on a free port, unless a port is given.
 func measuredRedis(ctx context.Context, c settings.Redis, connections int) (client redis.UniversalClient, name string,
 	closeAll func(), err error) {
-	target, name, stop := c.URL, redact.URL(c.URL), func() {}
-	port, embedded, err := settings.EmbeddedPort(target, 0)
-	if err != nil {
-		return nil, "", nil, settings.Blame("redis", err)
-	}
-	if embedded {
+	name, stop := redact.URL(c.URL), func() {}
+	if port, embedded := settings.EmbeddedPort(c.URL, 0); embedded {
 		var addr string
 		if addr, stop, err = backend.StartRedis(port); err != nil {
 			return nil, "", nil, err
 		}
-		name, target = "embedded", "redis://"+addr
+		name, c.URL = "embedded", "redis://"+addr
 	}
-	opts, err := backend.RedisOptions(target, c.TLS)
-	if err != nil {
+	if client, err = backend.ConnectRedis(ctx, c, connections); err != nil {
 		stop()
-		return nil, "", nil, settings.UsageError{Err: settings.Blame("redis", err)}
-	}
-	opts.PoolSize = cmp.Or(connections, opts.PoolSize)
-	if client, err = backend.DialRedis(ctx, target, opts); err != nil {
-		stop()
-		return nil, "", nil, settings.Blame("redis", err)
+		return nil, "", nil, err
 	}
 	return client, name, func() {
 		_ = client.Close()

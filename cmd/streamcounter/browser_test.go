@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,9 +20,6 @@ import (
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
-
-// envShots names a directory to which screenshots of the page are written.
-const envShots = "STREAMCOUNTER_TEST_SCREENSHOTS"
 
 // browser is one tab of a headless Chromium.
 type browser struct {
@@ -69,10 +64,7 @@ func (b *browser) do(actions ...chromedp.Action[chromedp.Void]) {
 		ctx, cancel = context.WithTimeout(ctx, 5*time.Minute)
 		defer cancel()
 	}
-	if err := chromedp.Do(ctx, actions...); err != nil {
-		b.shot("failed")
-		b.t.Fatal(err)
-	}
+	testkit.Must(b.t, chromedp.Do(ctx, actions...))
 }
 
 // press clicks an element by script, because a click at a position misses it when the page above it changes.
@@ -86,7 +78,7 @@ func (b *browser) press(selector string) {
 // as long as a reading took, which can be 50 s on a busy machine.
 func (b *browser) see(selector, text string) {
 	b.t.Helper()
-	streamtest.Eventually(b.t, 3*time.Minute, selector+" shows "+text, func() (bool, string) {
+	streamtest.Eventually(b.t, selector+" shows "+text, func() (bool, string) {
 		got := b.text(selector)
 		return strings.Contains(got, text), got
 	})
@@ -103,21 +95,6 @@ func evaluate[T any](b *browser, script string) T {
 	got, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](script))
 	testkit.Must(b.t, err)
 	return got
-}
-
-// shot writes a screenshot, if a directory is named.
-func (b *browser) shot(name string) {
-	dir := os.Getenv(envShots)
-	if dir == "" {
-		return
-	}
-	png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
-	if err != nil {
-		b.t.Logf("no screenshot %s: %v", name, err)
-		return
-	}
-	testkit.Must(b.t, os.MkdirAll(dir, 0o755))
-	testkit.Must(b.t, os.WriteFile(filepath.Join(dir, name+".png"), png, 0o600))
 }
 
 // css is a selector.
@@ -186,7 +163,6 @@ func (b *browser) wantContrast(where string) {
 		if bad := evaluate[string](b, contrast); bad != "" {
 			b.t.Errorf("%s, %s: too little contrast: %s", where, scheme, bad)
 		}
-		b.shot(where + "-" + scheme)
 	}
 	b.scheme("light")
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -78,12 +77,12 @@ func runCheck(cmd *cobra.Command, c *settings.Config, args []string, q url.Value
 	if err != nil {
 		return err
 	}
-	if status != http.StatusOK && status != http.StatusTooManyRequests {
-		return problemFrom(status, body)
+	if status == http.StatusTooManyRequests {
+		status = http.StatusOK // a denial is an answer
 	}
 	var a api.CheckAnswer
-	if err := json.Unmarshal(body, &a); err != nil {
-		return fmt.Errorf("reading the answer: %w", err)
+	if err := readAnswer(status, body, &a); err != nil {
+		return err
 	}
 	if asJSON {
 		printJSON(cmd.OutOrStdout(), body)

@@ -2,33 +2,34 @@ package main
 
 import (
 	"encoding/hex"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	otlp "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
 // collector receives traces over OTLP, as protobuf over HTTP.
 type collector struct {
 	*httptest.Server
-	t    testing.TB
-	mu   sync.Mutex
-	got  []*tracepb.Span
-	more chan struct{}
+	t   testing.TB
+	mu  sync.Mutex
+	got []*tracepb.Span
 }
 
 // newCollector runs a collector until the test ends. It sets the environment so that programs that the test starts
 // send their traces to it.
 func newCollector(t *testing.T) *collector {
 	t.Helper()
-	c := &collector{t: t, more: make(chan struct{}, 1)}
+	c := &collector{t: t}
 	c.Server = httptest.NewServer(http.HandlerFunc(c.receive))
 	t.Cleanup(c.Close)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", c.URL)
@@ -47,15 +48,11 @@ func (c *collector) receive(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, resource := range request.ResourceSpans {
 		for _, scope := range resource.ScopeSpans {
 			c.got = append(c.got, scope.Spans...)
 		}
-	}
-	c.mu.Unlock()
-	select {
-	case c.more <- struct{}{}:
-	default:
 	}
 }
 
@@ -67,25 +64,18 @@ func (c *collector) Spans() []*tracepb.Span {
 }
 
 // Span waits for a span of a trace: the trace by its id in hex, the span by its name.
-func (c *collector) Span(trace, name string) *tracepb.Span {
+func (c *collector) Span(trace, name string) (found *tracepb.Span) {
 	c.t.Helper()
-	late := time.After(30 * time.Second)
-	for {
-		c.mu.Lock()
+	streamtest.Eventually(c.t, name+" of trace "+trace, func() (bool, string) {
 		var names []string
-		for _, s := range c.got {
+		for _, s := range c.Spans() {
 			id := hex.EncodeToString(s.TraceId)
 			if id == trace && s.Name == name {
-				c.mu.Unlock()
-				return s
+				found = s
 			}
 			names = append(names, id+" "+s.Name)
 		}
-		c.mu.Unlock()
-		select {
-		case <-c.more:
-		case <-late:
-			c.t.Fatalf("no span %q of trace %s came; these did: %q", name, trace, names)
-		}
-	}
+		return found != nil, fmt.Sprintf("these came: %q", names)
+	})
+	return found
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,12 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/compare"
-	"github.com/streamcounter/streamcounter/internal/logging"
 	"github.com/streamcounter/streamcounter/internal/settings"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -106,36 +103,27 @@ func runCompare(cmd *cobra.Command, c settings.Redis, run compareRun) error {
 		defer closeAll()
 		cfg.Redis, cfg.RedisName = client, name
 	}
-	var list []*compare.Comparison
+	var report compare.Report
 	for _, t := range traces {
-		var hide func()
-		cfg.Progress, hide = comparing(cmd)
+		bar := newBar(cmd.ErrOrStderr(), "comparing", 100)
+		cfg.Progress = func(done, total int) { _ = bar.Set(100 * done / total) } // only the picture is at stake
 		c, err := compare.Run(cmd.Context(), cfg, t)
-		hide()
+		_ = bar.Finish()
 		if err != nil {
 			return interrupted(cmd, err)
 		}
-		list = append(list, c)
+		report.Comparisons = append(report.Comparisons, c)
 	}
-	if run.asJSON {
-		err = compare.WriteJSON(cmd.OutOrStdout(), list)
-	} else {
-		err = compare.WriteTables(cmd.OutOrStdout(), list)
-	}
-	if err != nil {
-		return err
-	}
-	return rejected(traces)
+	return printTraced(cmd, &report, run.asJSON, traces[0])
 }
 
-// rejected returns the exit code if lines could not be read.
-func rejected(traces []compare.Trace) error {
-	for _, t := range traces {
-		if t.Rejected > 0 {
-			return exitError{code: 1}
-		}
+// printTraced prints a report. The exit code is 1 if lines of the trace could not be read.
+func printTraced(cmd *cobra.Command, report interface{ WriteText(io.Writer) error }, asJSON bool,
+	t compare.Trace) error {
+	if err := printReport(cmd, report, asJSON, "  "); err != nil || t.Rejected == 0 {
+		return err
 	}
-	return nil
+	return exitError{code: 1}
 }
 
 // rollOut runs a trace through the rules of a file.
@@ -164,42 +152,7 @@ func rollOut(cmd *cobra.Command, run compareRun) error {
 	if err != nil {
 		return err
 	}
-	write := out.WriteTable
-	if run.asJSON {
-		write = out.WriteJSON
-	}
-	if err := write(cmd.OutOrStdout()); err != nil {
-		return err
-	}
-	return rejected(traces)
-}
-
-// interrupted turns an error that Ctrl-C caused into its exit code. If err joins other errors too, such as keys that
-// could not be removed, they are still reported.
-func interrupted(cmd *cobra.Command, err error) error {
-	if cmd.Context().Err() == nil || !errors.Is(err, context.Canceled) {
-		return err
-	}
-	if several, ok := err.(interface{ Unwrap() []error }); ok && len(several.Unwrap()) > 1 {
-		return exitError{130, err}
-	}
-	return exitError{code: 130}
-}
-
-// comparing shows progress on a terminal; hide removes it.
-func comparing(cmd *cobra.Command) (show func(done, total int), hide func()) {
-	if !logging.IsTerminal(cmd.ErrOrStderr()) {
-		return nil, func() {}
-	}
-	bar := progressbar.NewOptions(-1, progressbar.OptionSetWriter(cmd.ErrOrStderr()),
-		progressbar.OptionSetDescription("comparing"),
-		progressbar.OptionClearOnFinish(), progressbar.OptionThrottle(100*time.Millisecond))
-	return func(done, total int) {
-		if bar.GetMax() != total {
-			bar.ChangeMax(total)
-		}
-		_ = bar.Set(done) // only the picture is at stake
-	}, func() { _ = bar.Finish() }
+	return printTraced(cmd, out, run.asJSON, traces[0])
 }
 
 // compareWindows reads the rule's windows, each LIMIT/PER.
@@ -242,13 +195,12 @@ func readTraces(cmd *cobra.Command, run compareRun, limits []windows.Window) ([]
 			given = append(given, name)
 		}
 	}
-	const choose = "want one of --boundary, --clf FILE and --trace FILE"
-	switch len(given) {
-	case 0:
-		return nil, settings.UsageErrorf("no trace: %s", choose)
-	case 1:
-	default:
-		return nil, settings.UsageErrorf("--%s: %s", strings.Join(given, " and --"), choose)
+	if len(given) != 1 {
+		what := "no trace"
+		if len(given) > 1 {
+			what = "--" + strings.Join(given, " and --")
+		}
+		return nil, settings.UsageErrorf("%s: want one of --boundary, --clf FILE and --trace FILE", what)
 	}
 	if given[0] != "clf" && f.Changed("key") {
 		return nil, settings.UsageErrorf("--key and --%s: it is for --clf", given[0])
@@ -257,7 +209,11 @@ func readTraces(cmd *cobra.Command, run compareRun, limits []windows.Window) ([]
 		if len(limits) > 1 {
 			return nil, settings.UsageErrorf("--boundary with %d windows: expected one", len(limits))
 		}
-		return boundaryTraces(limits[0])
+		traces, err := compare.Boundary(limits[0])
+		if err != nil {
+			err = settings.UsageError{Err: err}
+		}
+		return traces, err
 	}
 	if err := run.form.validate(); err != nil {
 		return nil, err
@@ -270,19 +226,6 @@ func readTraces(cmd *cobra.Command, run compareRun, limits []windows.Window) ([]
 		return nil, fmt.Errorf("--%s: %w", given[0], err)
 	}
 	return []compare.Trace{t}, nil
-}
-
-func boundaryTraces(w windows.Window) ([]compare.Trace, error) {
-	if w.Limit > compare.MaxBoundaryLimit {
-		return nil, settings.UsageErrorf(
-			"--window has the limit %d: --boundary sends bursts of that many requests, want at most %d", w.Limit,
-			compare.MaxBoundaryLimit)
-	}
-	if w.Per < compare.MinBoundaryWindow {
-		return nil, settings.UsageErrorf("--window has the length %s: --boundary wants at least %s", w.Per,
-			compare.MinBoundaryWindow)
-	}
-	return compare.Boundary(w), nil
 }
 
 // readTrace reads a log, or a file of requests; "-" is standard input.
@@ -322,16 +265,4 @@ func openInput(cmd *cobra.Command, path string) (in io.ReadCloser, name string, 
 	}
 	in, err = os.Open(path)
 	return in, path, err
-}
-
-// interruptible ends a read when ctx ends. A read of standard input cannot be ended, so the goroutine may outlive
-// ctx.
-func interruptible(ctx context.Context, in io.Reader) io.ReadCloser {
-	out, end := io.Pipe()
-	go func() {
-		_, err := io.Copy(end, in)
-		end.CloseWithError(err)
-	}()
-	context.AfterFunc(ctx, func() { end.CloseWithError(ctx.Err()) })
-	return out
 }

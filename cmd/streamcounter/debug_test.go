@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -12,8 +11,8 @@ import (
 // Profiles and the log level are served to this machine only. A changed log level applies to everything that is
 // logged after that.
 func TestDebugListener(t *testing.T) {
-	port := testkit.FreePort(t)
-	d := startDev(t, "--debug", fmt.Sprintf("127.0.0.1:%d", port), "--log-level", "error")
+	at := testkit.FreeAddr(t)
+	d := startDev(t, "--debug", at, "--log-level", "error")
 	for _, c := range []struct {
 		method, path, body, host string
 		status                   int
@@ -31,7 +30,7 @@ func TestDebugListener(t *testing.T) {
 		{"PUT", "/debug/log-level", "error", "rebound.example", 403, "forbidden"},
 		{"GET", "/v1/throttled", "", "", 404, ""},
 	} {
-		resp, text := call(t, http.DefaultClient, c.method, fmt.Sprintf("http://127.0.0.1:%d%s", port, c.path), c.body,
+		resp, text := call(t, http.DefaultClient, c.method, "http://"+at+c.path, c.body,
 			"Host: "+c.host)
 		if resp.StatusCode != c.status || !strings.Contains(text, c.says) {
 			t.Errorf("%+v: %d %.200s", c, resp.StatusCode, text)

@@ -129,7 +129,7 @@ func exampleKey(rules *windows.Rules) (key string, rule *windows.Rule) {
 }
 
 func quote(word string) string {
-	if word != "" && !strings.ContainsFunc(word, func(r rune) bool { return !strings.ContainsRune(plainRunes, r) }) {
+	if word != "" && strings.Trim(word, plainRunes) == "" {
 		return word
 	}
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"

@@ -4,14 +4,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/streamcounter/streamcounter/internal/settings"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/stream"
 )
 
 // Commands for trials take Redis and NATS only from flags, and warn about the variables that they ignored.
@@ -41,10 +39,9 @@ func TestDevRefusesAPrefixOfOtherRules(t *testing.T) {
 	serve := startProgram(t, "serve", "--redis", redis, "--prefix", prefix, "--rules", rules, "--http", "127.0.0.1:0")
 	serve.until(`"msg":"ready"`)
 	dev := "dev --redis " + redis + " --nats embedded:0 --http 127.0.0.1:0 --prefix " + prefix
-	keys, err := stream.NewKeys(prefix, 16)
-	testkit.Must(t, err)
+	keys := keysOf(t, prefix)
 	c := streamtest.Connect(t, redis)
-	streamtest.Eventually(t, 30*time.Second, "serve has announced its rules", func() (bool, string) {
+	streamtest.Eventually(t, "serve has announced its rules", func() (bool, string) {
 		n, err := c.HLen(t.Context(), keys.Processes()).Result()
 		return n == 1, fmt.Sprint(n, err)
 	})

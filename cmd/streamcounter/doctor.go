@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -57,16 +56,7 @@ or the command line is wrong, so not everything was checked.`,
 			if err != nil {
 				return err
 			}
-			out := cmd.OutOrStdout()
-			if asJSON {
-				encoder := json.NewEncoder(out)
-				encoder.SetEscapeHTML(false)
-				encoder.SetIndent("", "  ")
-				err = encoder.Encode(report)
-			} else {
-				err = report.WriteText(out)
-			}
-			if err != nil {
+			if err := printReport(cmd, report, asJSON, "  "); err != nil {
 				return err
 			}
 			if code := report.ExitCode(); code != 0 {
@@ -83,9 +73,6 @@ or the command line is wrong, so not everything was checked.`,
 }
 
 func pruneLibraries(cmd *cobra.Command, c *settings.Config) error {
-	if err := settings.NotEmbedded("redis", c.Redis.URL); err != nil {
-		return err
-	}
 	keys, err := stream.NewKeys(c.Stream.Prefix, c.Stream.Partitions)
 	if err != nil {
 		return err
@@ -122,15 +109,14 @@ func examine(ctx context.Context, c *settings.Config) (doctor.Report, error) {
 func examineRedis(ctx context.Context, c settings.Redis, config doctor.RedisConfig) []doctor.Finding {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
-	short, blocking, err := backend.ConnectRedis(ctx, c.URL, c.TLS, 1)
+	client, err := backend.ConnectRedis(ctx, c, 0)
 	if err != nil {
 		return []doctor.Finding{{Check: doctor.RedisReachable, Severity: doctor.Problem, Found: err.Error(),
 			Why: "nothing counts without it", Fix: "start it, or correct --redis"}}
 	}
-	defer short.Close()
-	defer blocking.Close()
+	defer client.Close()
 	return append([]doctor.Finding{{Check: doctor.RedisReachable, Severity: doctor.OK, Found: redact.URL(c.URL)}},
-		doctor.Redis(ctx, short, config)...)
+		doctor.Redis(ctx, client, config)...)
 }
 
 func examineNATS(ctx context.Context, c settings.NATS, config doctor.NATSConfig) []doctor.Finding {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -37,41 +36,30 @@ func wantFinding(t *testing.T, r doctor.Report, check string, severity doctor.Se
 func TestDoctorExitCodes(t *testing.T) {
 	clean := streamtest.OwnRedis(t, "--appendonly", "yes").URL()
 	natsURL := streamtest.OwnNATS(t).URL()
-	closed := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
+	closed := testkit.FreeAddr(t)
 	bad := testkit.WriteFile(t, "bad.yml", strings.Replace(devRulesText, "limit: 100", "limit: -1", 1))
 	for _, x := range []struct {
-		args            []string
-		code            int
-		check           string
-		severity        doctor.Severity
-		says            string
-		without, exists string // a check that is not made, and one that is
+		args     []string
+		code     int
+		check    string
+		severity doctor.Severity
+		says     string
+		without  string // a check that is not made; empty: any may be
 	}{
-		{[]string{"--redis", clean, "--nats", natsURL, "--rules", devRules(t)}, 0, "rules", doctor.OK, "1 rules", "",
-			"nats.jetstream"},
-		{[]string{"--redis", clean, "--nats", ""}, 0, "redis.reachable", doctor.OK, clean, "nats.reachable",
-			"redis.acl"},
-		{[]string{"--redis", clean, "--nats", natsURL, "--rules", bad}, 1, "rules", doctor.Problem, "bad.yml:5:23",
-			"", "nats.SC_ALERTS"},
+		{[]string{"--redis", clean, "--nats", natsURL, "--rules", devRules(t)}, 0, "rules", doctor.OK, "1 rules", ""},
+		{[]string{"--redis", clean, "--nats", ""}, 0, "redis.reachable", doctor.OK, clean, "nats.reachable"},
+		{[]string{"--redis", clean, "--nats", natsURL, "--rules", bad}, 1, "rules", doctor.Problem, "bad.yml:5:23", ""},
 		{[]string{"--redis", clean, "--nats", "nats://" + closed}, 2, "nats.reachable", doctor.Problem, closed,
-			"nats.jetstream", "redis.clock"},
+			"nats.jetstream"},
 		{[]string{"--redis", "redis://" + closed, "--nats", natsURL}, 2, "redis.reachable", doctor.Problem, closed,
-			"redis.clock", "nats.jetstream"},
+			"redis.clock"},
 	} {
 		code, r, text := runDoctor(t, x.args...)
-		if code != x.code {
-			t.Errorf("doctor %v: exit code %d, want %d\n%s", x.args, code, x.code, text)
+		if code != x.code || x.without != "" && strings.Contains(text, x.without) {
+			t.Errorf("doctor %v: exit code %d, want %d, and nothing of %s\n%s", x.args, code, x.code, x.without, text)
 		}
 		wantFinding(t, r, x.check, x.severity, x.says)
-		if x.without != "" && strings.Contains(text, `"`+x.without) {
-			t.Errorf("doctor %v looks at %s", x.args, x.without)
-		}
-		if !strings.Contains(text, `"`+x.exists) {
-			t.Errorf("doctor %v does not look at %s", x.args, x.exists)
-		}
 	}
-	expect(t, "doctor --redis embedded", 2, "--redis")
-	expect(t, "doctor --no-such-flag", 2, "--no-such-flag")
 	expect(t, "doctor --redis "+clean+" --nats=", 0, "\nok       redis.maxmemory-policy", " 0 problems\n")
 }
 
@@ -90,40 +78,23 @@ func TestDoctorOfSilentServers(t *testing.T) {
 }
 
 // No output contains a password: each command passes the URLs that it prints through redact, whose tests cover the
-// other forms of passwords.
+// forms of passwords.
 func TestSecretsAreNotTold(t *testing.T) {
-	closed := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
-	open := strings.TrimPrefix(streamtest.Redis(t), "redis://")
-	openNATS := strings.TrimPrefix(streamtest.NATS(t), "nats://")
-	serve := "serve --http 127.0.0.1:bad --rules " + devRules(t)
-	for _, form := range []string{"S://user:hidden@H", "S://user:hid/hidden@H", "S://H,S://user:hidden@H",
-		"S://user:hidden@H:bad", "hidden", "S://H?password=hidden"} {
-		target := func(scheme, host string) string { return strings.NewReplacer("S", scheme, "H", host).Replace(form) }
-		for _, at := range []string{closed, open} {
-			for _, line := range []string{"doctor --nats=", "append", serve} {
-				untold(t, line+" --redis "+target("redis", at))
+	closed := testkit.FreeAddr(t)
+	serve := "serve --http 127.0.0.1:bad --rules " + devRules(t) + " --redis redis://"
+	for _, at := range []string{"user:hidden@" + closed, closed + "?password=hidden", "user:hid/hidden@" + closed} {
+		for _, line := range []string{"doctor --nats= --redis redis://" + at, "append --redis redis://" + at,
+			serve + at,
+			"doctor --redis redis://" + closed + " --nats nats://" + at, "check user:1 --http http://" + at,
+			"bench --target http://" + at + " --metrics http://" + at} {
+			if text := expect(t, line, failure); strings.Contains(text, "hid") {
+				t.Errorf("%s tells:\n%s", line, text)
 			}
 		}
-		for _, at := range []string{closed, openNATS} {
-			untold(t, "doctor --redis redis://"+closed+" --nats "+target("nats", at))
-		}
-		if !strings.HasPrefix(form, "S://") || strings.HasSuffix(form, "/hidden") {
-			continue // a host or a path, to HTTP
-		}
-		untold(t, "check user:1 --http "+target("http", closed))
-		untold(t, "bench --target "+target("http", closed)+" --metrics "+target("http", closed))
 	}
 }
 
-// untold runs a command line that has a password, and expects that it fails and does not tell the password.
-func untold(t *testing.T, line string) {
-	t.Helper()
-	if _, out, errs := runProgram(t, "", strings.Fields(line)...); strings.Contains(out+errs, "hid") {
-		t.Errorf("%s tells:\n%s%s", line, out, errs)
-	}
-}
-
-// A Redis that stops answering delays a start for a second at most, and a start logs nothing twice.
+// A Redis that stops answering delays a start for two seconds at most, and a start logs nothing twice.
 func TestStartSaysEachThingOnce(t *testing.T) {
 	own := streamtest.OwnRedis(t, "--maxmemory-policy", "volatile-lru", "--appendonly", "yes")
 	p := startServe(t, "--redis", own.URL())

@@ -12,10 +12,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
-// lineFormats: name → how a line becomes an event; skip is true for a line without an event.
-var lineFormats = map[string]func(line string) (e api.Event, skip bool, err error){
-	"lines": plainLine, "ndjson": jsonLine, "clf": logForm{key: "ip"}.line,
-}
+// parser makes an event of a line; skip is true for a line without an event.
+type parser func(line string) (e api.Event, skip bool, err error)
 
 func plainLine(line string) (e api.Event, skip bool, err error) {
 	fields := strings.Fields(line)

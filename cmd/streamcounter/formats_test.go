@@ -45,8 +45,4 @@ func TestValuesOfALog(t *testing.T) {
 			t.Errorf("%s: %+v, %v, %v; want it refused", bad, e, skip, err)
 		}
 	}
-	for _, bad := range []string{"--values user", "--key ip", "--format clf --values agent",
-		"--format clf --key path"} {
-		expect(t, "append --redis redis://127.0.0.1:1 "+bad, exitUsage)
-	}
 }

@@ -34,9 +34,6 @@ prints its name. If it is loaded already, nothing changes. A server without func
 is an error; calls use EVALSHA there, and need nothing.`,
 		Example: "  streamcounter functions load --redis redis://admin:PASSWORD@redis:6379",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := settings.NotEmbedded("redis", c.Redis.URL); err != nil {
-				return err
-			}
 			return withRedis(cmd, c, func(client redis.UniversalClient) error {
 				err := lua.NewServer(client).Load(cmd.Context())
 				if err == nil {
@@ -64,10 +61,12 @@ func newFunctionsShow() *cobra.Command {
 
 // withRedis connects to Redis for one command.
 func withRedis(cmd *cobra.Command, c *settings.Config, do func(redis.UniversalClient) error) error {
-	short, blocking, err := backend.ConnectRedis(cmd.Context(), c.Redis.URL, c.Redis.TLS, 1)
+	if err := settings.NotEmbedded("redis", c.Redis.URL); err != nil {
+		return err
+	}
+	client, err := backend.ConnectRedis(cmd.Context(), c.Redis, 0)
 	if err != nil {
 		return err
 	}
-	err = do(short)
-	return errors.Join(err, short.Close(), blocking.Close())
+	return errors.Join(do(client), client.Close())
 }

@@ -15,14 +15,9 @@ func newHealth() *cobra.Command {
 		Short:   "Exit 0 if the server at --http is ready (for container health checks)",
 		Example: "  streamcounter health --http 127.0.0.1:8081",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			status, body, err := ask(cmd.Context(), c, http.MethodGet, "/readyz", nil)
-			if err != nil {
-				return err
-			}
-			if status != http.StatusOK {
-				return problemFrom(status, body)
-			}
-			return nil
+			var answer struct{ Status string }
+			_, err := askFor(cmd, c, http.MethodGet, "/readyz", nil, &answer)
+			return err
 		},
 	}
 	c.Flags(cmd, "http", "caller", "tls-cert")

@@ -111,7 +111,10 @@ func newKeysReset() *cobra.Command {
 		Use: "reset KEY", Short: "Forget what a key has used, and release it",
 		Example: "  streamcounter keys reset user:42",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var answer struct{ Reset bool }
+			var answer struct {
+				Key   string
+				Reset bool
+			}
 			if _, err := askFor(cmd, c, http.MethodDelete, keyPath(args[0]), nil, &answer); err != nil {
 				return err
 			}

@@ -59,14 +59,7 @@ func entryText(e api.HistoryEntry) string {
 	switch {
 	case e.Transition != nil:
 		t := e.Transition
-		what := string(t.State)
-		if !t.IsThrottle() {
-			what = fmt.Sprintf("alert %d%% %s", t.Level, t.State)
-		}
-		if t.Shadow {
-			what += " (shadow)"
-		}
-		what += ", rule " + t.Rule
+		what := stateText(*t) + ", rule " + t.Rule
 		if t.WindowMs > 0 {
 			what += ": " + useText(t.Used, t.Limit, "per "+millis(t.WindowMs), t.InFlight)
 		}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"reflect"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -17,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/english"
 	"github.com/streamcounter/streamcounter/internal/logging"
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
@@ -34,7 +36,12 @@ func overrideCommands() []*cobra.Command {
 		setCommand("tier KEY RULE", "Assign a key to another rule",
 			"  streamcounter keys tier user:42 gold",
 			func(args []string) (map[string]any, error) { return map[string]any{"rule": args[0]}, nil }),
-		newClear(), newUnblock(), newOverrides(),
+		removeCommand("clear KEY", "Remove the block, exemption, limit or tier of a key",
+			"  streamcounter keys clear user:42 --reason 'talked to them'", "%s: the override is removed\n",
+			clearOverride),
+		removeCommand("unblock KEY", "Remove the block of a key",
+			"  streamcounter keys unblock user:42 --reason 'talked to them'", "%s is no longer blocked\n", unblock),
+		newOverrides(),
 	}
 }
 
@@ -134,16 +141,13 @@ func confirmSeveral(cmd *cobra.Command, c *settings.Config, target string, body 
 		return err
 	}
 	covers := cmp.Or(would.Covers, &api.Covered{})
-	more, keys := "", "keys"
+	more := ""
 	if covers.AtLeast {
 		more = "at least "
 	}
-	if covers.Keys == 1 {
-		keys = "key"
-	}
 	messages := cmd.ErrOrStderr()
-	fmt.Fprintf(messages, "%s covers %s%d known %s, %d of them throttled now, and all that come later\n",
-		would.Target(), more, covers.Keys, keys, covers.Throttled)
+	fmt.Fprintf(messages, "%s covers %s%s, %d of them throttled now, and all that come later\n",
+		would.Target(), more, english.Plural(covers.Keys, "known key"), covers.Throttled)
 	if covers.Keys == 0 && !covers.AtLeast {
 		form := "" // a network without the prefix of the keys fits none
 		if slash := strings.LastIndexByte(would.Network, '/'); slash >= 0 {
@@ -178,37 +182,41 @@ func printEffect(w io.Writer, e api.OverrideEffect) {
 	}
 }
 
-func newUnblock() *cobra.Command {
+// removeCommand returns a command that removes something that is set for a key, and then prints done with the key.
+func removeCommand(use, short, example, done string,
+	remove func(cmd *cobra.Command, c *settings.Config, target, reason string) error) *cobra.Command {
 	c := settings.New()
 	var reason string
-	cmd := &cobra.Command{Use: "unblock KEY", Short: "Remove the block of a key",
-		Example: "  streamcounter keys unblock user:42 --reason 'talked to them'",
+	cmd := &cobra.Command{Use: use, Short: short, Example: example,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var one api.Override
-			status, text, err := ask(cmd.Context(), c, http.MethodGet, overridePath(args[0]), nil)
-			switch {
-			case err != nil:
-				return err
-			case status == http.StatusNotFound:
-				return notBlocked(cmd, c, args[0])
-			case status != http.StatusOK:
-				return problemFrom(status, text)
-			}
-			if err := json.Unmarshal(text, &one); err != nil {
-				return fmt.Errorf("reading the answer: %w", err)
-			}
-			if !one.Block {
-				return fmt.Errorf("%s is not blocked: %s; `keys clear` removes that", args[0], overrideText(one))
-			}
-			if err := clearOverride(cmd, c, args[0], reason); err != nil {
+			if err := remove(cmd, c, args[0], reason); err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s is no longer blocked\n", args[0])
+			fmt.Fprintf(cmd.OutOrStdout(), done, args[0])
 			return nil
 		}}
 	c.Flags(cmd, "http", "caller")
 	cmd.Flags().StringVar(&reason, "reason", "", "why; the history shows it")
 	return cmd
+}
+
+// unblock removes the override of a target if it is a block.
+func unblock(cmd *cobra.Command, c *settings.Config, target, reason string) error {
+	var one api.Override
+	status, text, err := ask(cmd.Context(), c, http.MethodGet, overridePath(target), nil)
+	if err != nil {
+		return err
+	}
+	if status == http.StatusNotFound {
+		return notBlocked(cmd, c, target)
+	}
+	if err := readAnswer(status, text, &one); err != nil {
+		return err
+	}
+	if !one.Block {
+		return fmt.Errorf("%s is not blocked: %s; `keys clear` removes that", target, overrideText(one))
+	}
+	return clearOverride(cmd, c, target, reason)
 }
 
 // notBlocked returns the error for a target that has no block of its own. A pattern or a network may still block the
@@ -233,35 +241,29 @@ func askFor(cmd *cobra.Command, c *settings.Config, method, path string, body, i
 	if err != nil {
 		return nil, err
 	}
-	if status != http.StatusOK {
-		return nil, problemFrom(status, text)
-	}
-	if err := json.Unmarshal(text, into); err != nil {
-		return nil, fmt.Errorf("reading the answer: %w", err)
-	}
-	return text, nil
+	return text, readAnswer(status, text, into)
 }
 
-func newClear() *cobra.Command {
-	c := settings.New()
-	var reason string
-	cmd := &cobra.Command{Use: "clear KEY", Short: "Remove the block, exemption, limit or tier of a key",
-		Example: "  streamcounter keys clear user:42 --reason 'talked to them'",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := clearOverride(cmd, c, args[0], reason); err != nil {
-				return err
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: the override is removed\n", args[0])
-			return nil
-		}}
-	c.Flags(cmd, "http", "caller")
-	cmd.Flags().StringVar(&reason, "reason", "", "why; the history shows it")
-	return cmd
+// readAnswer reads an answer of the server, or returns its error. Each answer of ours has a field that is not empty.
+func readAnswer(status int, text []byte, into any) error {
+	if status != http.StatusOK {
+		return problemFrom(status, text)
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("reading the answer: %w", err)
+	}
+	if reflect.ValueOf(into).Elem().IsZero() {
+		return errors.New("the answer has no field that is expected: is this a streamcounter server?")
+	}
+	return nil
 }
 
 // clearOverride removes what is set for a target; it returns an error if nothing is set.
 func clearOverride(cmd *cobra.Command, c *settings.Config, target, reason string) error {
-	var answer struct{ Cleared bool }
+	var answer struct {
+		Key, Pattern, Network string
+		Cleared               bool
+	}
 	path := overridePath(target)
 	if reason != "" {
 		path += "?reason=" + url.QueryEscape(reason)
@@ -370,13 +372,18 @@ func overrideText(o api.Override) string {
 	if o.UntilMs > 0 {
 		what += " until " + timeText(o.UntilMs)
 	}
-	if o.By != "" {
-		what += ", by " + o.By
+	return what + byText(o.By, o.Reason)
+}
+
+// byText returns who has set or removed an override, and why, as the end of a line.
+func byText(by, reason string) (text string) {
+	if by != "" {
+		text = ", by " + by
 	}
-	if o.Reason != "" {
-		what += ", " + o.Reason
+	if reason != "" {
+		text += ", " + reason
 	}
-	return what
+	return text
 }
 
 // changeText describes one change of an override.
@@ -384,14 +391,7 @@ func changeText(c api.OverrideChange) string {
 	if c.After != nil {
 		return "override: " + overrideText(*c.After)
 	}
-	what := "override removed"
-	if c.By != "" {
-		what += ", by " + c.By
-	}
-	if c.Reason != "" {
-		what += ", " + c.Reason
-	}
-	return what
+	return "override removed" + byText(c.By, c.Reason)
 }
 
 // blockText describes the block in an answer.

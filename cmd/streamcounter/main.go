@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"syscall"
-	_ "time/tzdata" // for windows of the calendar, on machines without time zones
+	_ "time/tzdata" // for machines without time zones
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
@@ -35,6 +35,18 @@ func (e exitError) Error() string {
 }
 
 func (e exitError) Unwrap() error { return e.err }
+
+// interrupted turns an error that Ctrl-C caused into its exit code. If err joins other errors too, such as keys that
+// could not be removed, they are still reported.
+func interrupted(cmd *cobra.Command, err error) error {
+	if cmd.Context().Err() == nil || !errors.Is(err, context.Canceled) {
+		return err
+	}
+	if several, ok := err.(interface{ Unwrap() []error }); ok && len(several.Unwrap()) > 1 {
+		return exitError{130, err}
+	}
+	return exitError{code: 130}
+}
 
 // exitUsage is the exit code of a wrong command line.
 const exitUsage = 2
@@ -79,7 +91,7 @@ func run(ctx context.Context, root *cobra.Command, args []string) int {
 		return 0
 	}
 	if text := err.Error(); text != "" {
-		fmt.Fprintln(root.ErrOrStderr(), "streamcounter: "+settings.WithoutIgnored(text, cmd.Flags()))
+		fmt.Fprintln(root.ErrOrStderr(), "streamcounter: "+settings.AsSet(text, cmd.Flags()))
 	}
 	if exit, ok := errors.AsType[exitError](err); ok {
 		return exit.code

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -24,7 +23,7 @@ func TestWorkStartsWithoutAQuorumOfNATS(t *testing.T) {
 	if code, _, errs := runProgram(t, "user:1 100\n", "append", "--redis", redis); code != 0 {
 		t.Fatal(errs)
 	}
-	streamtest.Eventually(t, 60*time.Second, "the decision is published", func() (bool, string) {
+	streamtest.Eventually(t, "the decision is published", func() (bool, string) {
 		n := metric(t, p.base(), `streamcounter_transitions_total{rule="api",state="throttled"}`)
 		return n == "1", n
 	})
@@ -53,7 +52,7 @@ func TestReadinessWhileNATSIsAway(t *testing.T) {
 	want := func(connected string, status func(away int) int) {
 		t.Helper()
 		for p, away := range ready {
-			streamtest.Eventually(t, 30*time.Second, "readiness and metric", func() (bool, string) {
+			streamtest.Eventually(t, "readiness and metric", func() (bool, string) {
 				code, _ := request(t, "GET", p.base()+"/readyz", "")
 				have := metric(t, p.base(), "streamcounter_nats_connected")
 				return code == status(away) && have == connected, fmt.Sprint(code, " ", have)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -34,7 +33,7 @@ func TestPictures(t *testing.T) {
 	text, err := os.ReadFile("testdata/apache_access.log")
 	testkit.Must(t, err)
 	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml", pictureRules))
-	b := openBrowser(t, fmt.Sprintf("http://127.0.0.1:%d", d.http))
+	b := openBrowser(t, d.url())
 	b.do(chromedp.EmulateViewport(1200, 690), chromedp.Navigate(b.base+"/#/key/"+pictureKey))
 	b.see("h1", "admitted")
 
@@ -60,8 +59,7 @@ func TestPictures(t *testing.T) {
 // appendLog starts an append of lines of a web server's log, which the caller writes.
 func (d *devServer) appendLog() io.Writer {
 	d.t.Helper()
-	cmd := exec.Command(os.Args[0], "append", "--format", "clf", "--redis",
-		fmt.Sprintf("redis://127.0.0.1:%d", d.redis))
+	cmd := exec.Command(os.Args[0], "append", "--format", "clf", "--redis", d.redis)
 	cmd.Env = programEnv()
 	in, err := cmd.StdinPipe()
 	testkit.Must(d.t, err)

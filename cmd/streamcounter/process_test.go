@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -45,24 +44,13 @@ func TestMain(m *testing.M) {
 // process is the program, run by a test.
 type process struct {
 	testkit.Log
-	t     testing.TB
-	cmd   *exec.Cmd
-	done  chan struct{}
-	err   error
-	lines chan struct{} // gets a signal at each line of output
+	t    testing.TB
+	cmd  *exec.Cmd
+	done chan struct{}
+	err  error
 }
 
 func (p *process) text() string { return p.String() }
-
-func (p *process) Write(b []byte) (int, error) {
-	defer func() {
-		select {
-		case p.lines <- struct{}{}:
-		default:
-		}
-	}()
-	return p.Log.Write(b)
-}
 
 // programEnv returns the environment without the variables of the tests, about which the program would warn.
 func programEnv() []string {
@@ -73,7 +61,7 @@ func programEnv() []string {
 // startProgram runs the program until the test ends.
 func startProgram(t testing.TB, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, done: make(chan struct{}), lines: make(chan struct{}, 1)}
+	p := &process{t: t, done: make(chan struct{})}
 	p.cmd = exec.Command(os.Args[0], args...)
 	p.cmd.Env = programEnv()
 	p.cmd.Stdout, p.cmd.Stderr = p, p
@@ -95,19 +83,17 @@ func startProgram(t testing.TB, args ...string) *process {
 // until waits for a text in the output.
 func (p *process) until(text string) {
 	p.t.Helper()
-	late := time.After(30 * time.Second)
-	for !strings.Contains(p.text(), text) {
+	streamtest.Eventually(p.t, fmt.Sprintf("it says %q", text), func() (bool, string) {
 		select {
-		case <-p.lines:
 		case <-p.done:
-			if strings.Contains(p.text(), text) {
-				return
+			if said := p.text(); !strings.Contains(said, text) {
+				p.t.Fatalf("ended before it said %q: %v\n%s", text, p.err, said)
 			}
-			p.t.Fatalf("ended before it said %q: %v\n%s", text, p.err, p.text())
-		case <-late:
-			p.t.Fatalf("did not say %q:\n%s", text, p.text())
+		default:
 		}
-	}
+		said := p.text()
+		return strings.Contains(said, text), said
+	})
 }
 
 // interrupt ends the program cleanly and returns its exit code.
@@ -118,8 +104,8 @@ func (p *process) endsOn(signal os.Signal) int {
 	testkit.Must(p.t, p.cmd.Process.Signal(signal))
 	select {
 	case <-p.done:
-	case <-time.After(20 * time.Second):
-		p.t.Fatalf("still runs 20s after %v:\n%s", signal, p.text())
+	case <-time.After(time.Minute):
+		p.t.Fatalf("still runs a minute after %v:\n%s", signal, p.text())
 	}
 	return p.cmd.ProcessState.ExitCode()
 }
@@ -139,12 +125,38 @@ func TestAWorkerStopsWhileRedisHangs(t *testing.T) {
 	}
 }
 
+// A check that finds a corrupt counter counts it, and the log names the first ones.
+func TestServeReportsCorruptCounters(t *testing.T) {
+	t.Parallel()
+	url := "redis://" + streamtest.EmbeddedRedis(t).Addr()
+	p, redis, keys := startServe(t, "--redis", url), streamtest.Connect(t, url), keysOf(t, "sc")
+	for i := range 30 {
+		key := fmt.Sprint("user:", i)
+		name := keys.Counter(keys.Partition(key), "log", key)
+		testkit.Must(t, redis.Set(t.Context(), name, "x", 0).Err())
+		request(t, "POST", p.base()+"/v1/check", `{"key":"`+key+`"}`)
+		if i == 0 {
+			p.until(`"key":"` + name + `"`)
+		}
+	}
+	if n := metric(t, p.base(), "streamcounter_counters_corrupt_total"); n != "30" {
+		t.Errorf("it counts %s corrupt counters, expected 30", n)
+	}
+	if n := strings.Count(p.text(), "corrupt or foreign"); n < 10 || n > 20 {
+		t.Errorf("the log has %d lines of them, expected ten at once", n)
+	}
+}
+
 // runProgram runs a command to its end with an input. It does so in this process: with the race detector a start
 // takes a second, and there are hundreds.
 func runProgram(t testing.TB, stdin string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	return runWithin(ctx, stdin, args...)
+}
+
+func runWithin(ctx context.Context, stdin string, args ...string) (code int, stdout, stderr string) {
 	var out, errs testkit.Log
 	root := newRoot()
 	root.SetIn(strings.NewReader(stdin))
@@ -219,13 +231,10 @@ func request(t testing.TB, method, url, body string) (code int, answer string) {
 // metric reads one sample from a process's /metrics.
 func metric(t testing.TB, base, sample string) string {
 	t.Helper()
-	resp, err := http.Get(base + "/metrics")
-	testkit.Must(t, err)
-	defer resp.Body.Close()
-	s := bufio.NewScanner(resp.Body)
-	for s.Scan() {
-		if rest, ok := strings.CutPrefix(s.Text(), sample+" "); ok {
-			return rest
+	_, text := request(t, "GET", base+"/metrics", "")
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, sample+" "); ok {
+			return strings.TrimSpace(rest)
 		}
 	}
 	return fmt.Sprintf("no sample %s", sample)
@@ -246,12 +255,15 @@ func withHangUp(t testing.TB) {
 	t.Cleanup(func() { signal.Stop(c) })
 }
 
-func partitionOf(t testing.TB, key string) string {
+// keysOf returns the names of a prefix's keys.
+func keysOf(t testing.TB, prefix string) *stream.Keys {
 	t.Helper()
-	k, err := stream.NewKeys("sc", stream.DefaultPartitions)
+	k, err := stream.NewKeys(prefix, stream.DefaultPartitions)
 	testkit.Must(t, err)
-	return fmt.Sprint(k.Partition(key))
+	return k
 }
+
+func partitionOf(t testing.TB, key string) string { return fmt.Sprint(keysOf(t, "sc").Partition(key)) }
 
 // A process that reads files again on SIGHUP goes on, also before it is ready. Any other command ends cleanly.
 func TestHangUp(t *testing.T) {
@@ -279,7 +291,7 @@ func TestHangUp(t *testing.T) {
 	testkit.Must(t, cmd.Start())
 	_, err = io.WriteString(in, "user:1\n")
 	testkit.Must(t, err)
-	streamtest.Eventually(t, 30*time.Second, "the event is appended", func() (bool, string) {
+	streamtest.Eventually(t, "the event is appended", func() (bool, string) {
 		n := streamtest.Connect(t, url).Exists(t.Context(), prefix+":{"+partitionOf(t, "user:1")+"}:events").Val()
 		return n == 1, fmt.Sprint(n)
 	})

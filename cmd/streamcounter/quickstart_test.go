@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -41,7 +40,7 @@ func runQuickstart(t *testing.T, job string, want []string) {
 	}
 	page, err := os.ReadFile("../../docs/quickstart.md")
 	testkit.Must(t, err)
-	dir, bin, port := t.TempDir(), t.TempDir(), testkit.FreePort(t)
+	dir, bin, service := t.TempDir(), t.TempDir(), testkit.FreeAddr(t)
 	self := fmt.Sprintf("#!/bin/sh\nTEST_BINARY_IS_STREAMCOUNTER=1 exec %s \"$@\"\n", os.Args[0])
 	testkit.Must(t, os.WriteFile(filepath.Join(bin, "streamcounter"), []byte(self), 0o755))
 	root, err := filepath.Abs("../..")
@@ -49,8 +48,8 @@ func runQuickstart(t *testing.T, job string, want []string) {
 	blocks := quickstartBlock.FindAllStringSubmatch(string(page), -1)
 	var d *devServer
 	here := func(text string) string { // the ports of this test in place of dev's
-		return strings.NewReplacer(":8080", fmt.Sprintf(":%d", d.http), ":16379", fmt.Sprintf(":%d", d.redis), ":9090",
-			fmt.Sprintf(":%d", port)).Replace(text)
+		return strings.NewReplacer("127.0.0.1:8080", d.at, "redis://127.0.0.1:16379", d.redis,
+			"127.0.0.1:9090", service).Replace(text)
 	}
 	for _, b := range blocks {
 		if b[1] == "file" && b[2] == job+"/rules.yml" {
@@ -70,8 +69,8 @@ func runQuickstart(t *testing.T, job string, want []string) {
 			cmd := exec.Command(filepath.Join(dir, program))
 			testkit.Must(t, cmd.Start())
 			defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
-			streamtest.Eventually(t, 30*time.Second, program+" listens", func() (bool, string) {
-				conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+			streamtest.Eventually(t, program+" listens", func() (bool, string) {
+				conn, err := net.Dial("tcp", service)
 				if err == nil {
 					_ = conn.Close()
 				}

@@ -29,7 +29,7 @@ func newRulesCheck() *cobra.Command {
 		Short: "Check a rules file and limits, and say what each rule means",
 		Long: `Checks a rules file, or the limits of --rls-config, or both together, as a start
 or a reload would, and says in words what each rule means. An error has file, line
-and column, and the exit code is 1.
+and column, and the exit code is 1. Only the secret of hash_key is not read.
 
 With --keys it also says which rule matches which keys of a list: how many, and the
 first few. The list has one key per line; a repeated key counts once. A line that is

@@ -22,7 +22,7 @@ func newRulesDiff() *cobra.Command {
 keys and decisions once NEW is in force. Changes are rules that were added, removed,
 renamed or moved (the first that matches decides), and fields that changed. A rule
 with another name but the same match and windows was renamed. Comments and the way
-a value is written do not count.
+a value is written do not count. A secret is compared by its path (hash_key) alone.
 
 Exit code: 0 the rules are the same, 1 they differ, 2 error.`,
 		Example: `  streamcounter rules diff rules.yml rules.new.yml

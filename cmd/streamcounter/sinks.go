@@ -73,12 +73,12 @@ Alertmanager resolves it after resolve_after.`,
 			if err != nil {
 				return err
 			}
-			i := slices.IndexFunc(list, func(s *sinks.Sink) bool { return s.Name == args[0] })
+			var names []string
+			for _, s := range list {
+				names = append(names, s.Name)
+			}
+			i := slices.Index(names, args[0])
 			if i < 0 {
-				var names []string
-				for _, s := range list {
-					names = append(names, s.Name)
-				}
 				return fmt.Errorf("no sink %q: %s has %s", args[0], c.Sinks, strings.Join(names, ", "))
 			}
 			if err := list[i].SendSample(cmd.Context(), c.Stream.Prefix); err != nil {

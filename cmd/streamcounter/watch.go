@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"sync"
 	"time"
 
@@ -121,8 +119,7 @@ func (w *watcher) connected() {
 }
 
 func (w *watcher) show(m jetstream.Msg) {
-	var t api.Transition
-	err := json.Unmarshal(m.Data(), &t)
+	t, err := api.ReadTransition(m.Subject(), m.Data())
 	if err == nil && w.missing > 0 && t.State == api.StateThrottled {
 		w.throttled++
 	}
@@ -130,7 +127,7 @@ func (w *watcher) show(m jetstream.Msg) {
 	case w.asJSON:
 		fmt.Fprintf(w.out, "%s\n", m.Data())
 	case err != nil:
-		fmt.Fprintf(w.out, "%s: not a transition: %v\n", m.Subject(), err)
+		fmt.Fprintf(w.out, "%s: subscribers ignore it: %v\n", m.Subject(), err)
 	default:
 		printTransition(w.out, t)
 	}
@@ -159,42 +156,43 @@ func printTransition(w io.Writer, t api.Transition) {
 	if !t.IsThrottle() && t.Level == api.LevelThrottled {
 		return
 	}
+	what, why := stateText(t), "by an operator"
+	switch {
+	case t.IsBlock() && t.State == api.StateReleased:
+		what = "block ended"
+	case t.IsBlock():
+		what, why = "blocked", "by an operator, "+blockLasts(t)
+		if t.Reason != "" {
+			why += ": " + t.Reason
+		}
+	default:
+		why = "rule " + t.Rule + ": " + useText(t.Used, t.Limit, "per "+millis(t.WindowMs), t.InFlight)
+		if t.State == api.StateThrottled || t.State == api.StateRaised {
+			why += ", until " + time.UnixMilli(t.UntilMs).Local().Format(clock)
+		}
+		why += inForceText(t.InForce)
+	}
+	fmt.Fprintf(w, "%s  %-18s %s  %s\n", t.At().Local().Format(clock), what, t.Key, why)
+}
+
+// clock is the form of a time of this day.
+const clock = "15:04:05.000"
+
+// stateText returns what has happened: throttled, or alert 80% raised.
+func stateText(t api.Transition) string {
 	what := string(t.State)
 	if !t.IsThrottle() {
-		what = "alert " + strconv.Itoa(t.Level) + "% " + what
+		what = fmt.Sprintf("alert %d%% %s", t.Level, t.State)
 	}
 	if t.Shadow {
 		what += " (shadow)"
 	}
-	if t.IsBlock() {
-		what = "blocked"
-		if t.State == api.StateReleased {
-			what = "block ended"
-		}
-		fmt.Fprintf(w, "%s  %-18s %s  by an operator", t.At().Local().Format("15:04:05.000"), what, t.Key)
-		if t.State == api.StateReleased {
-			fmt.Fprintln(w)
-			return
-		}
-		fmt.Fprintf(w, ", %s", blockLasts(t))
-		if t.Reason != "" {
-			fmt.Fprintf(w, ": %s", t.Reason)
-		}
-		fmt.Fprintln(w)
-		return
-	}
-	fmt.Fprintf(w, "%s  %-18s %s  rule %s: %s", t.At().Local().Format("15:04:05.000"), what, t.Key, t.Rule,
-		useText(t.Used, t.Limit, "per "+millis(t.WindowMs), t.InFlight))
-	if t.State == api.StateThrottled || t.State == api.StateRaised {
-		fmt.Fprintf(w, ", until %s", time.UnixMilli(t.UntilMs).Local().Format("15:04:05.000"))
-	}
-	fmt.Fprintln(w, inForceText(t.InForce))
+	return what
 }
 
-// blockLasts returns until when a block is in effect. If a block ends more than a day later, or never, its decision
-// is renewed each day, and outlasts its until by an hour.
+// blockLasts returns until when a block is in effect.
 func blockLasts(t api.Transition) string {
-	if t.ExpiresMs-t.UntilMs >= time.Hour.Milliseconds() {
+	if t.EndUnknown() {
 		return "for more than a day, or until it is cleared"
 	}
 	return "until " + timeText(t.UntilMs)

@@ -12,9 +12,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"os"
 	"os/signal"
-	"sync"
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -41,12 +41,7 @@ func run(ctx context.Context, natsURL, prefix string, keys []string, tick <-chan
 		return err
 	}
 	defer nc.Close()
-	var mu sync.Mutex
-	say := func(format string, args ...any) {
-		mu.Lock()
-		defer mu.Unlock()
-		fmt.Fprintf(out, format+"\n", args...)
-	}
+	say := log.New(out, "", 0).Printf
 	g, err := guard.New(nc, guard.Config{Prefix: prefix, OnChange: func(c guard.Change) {
 		if c.State == api.StateThrottled {
 			say("%s is throttled: %d of %d", c.Key, c.Used, c.Limit)

@@ -46,7 +46,7 @@ func TestJobsOfThrottledKeysWait(t *testing.T) {
 	want("job of user:1 done", "job of user:2 done")
 	now := time.Now().UnixMilli()
 	err = relay.Publish(ctx, []api.Transition{{Rule: "api", Key: "user:1", State: api.StateThrottled, Level: 100,
-		Limit: 5, Used: 7,
+		Limit: 5, WindowMs: 60_000, Used: 7,
 		Version: now, AtMs: now, SinceMs: now, UntilMs: now + 60_000, ExpiresMs: now + 60_000}}, 0)
 	testkit.Must(t, err)
 	want("user:1 is throttled: 7 of 5")

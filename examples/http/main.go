@@ -35,10 +35,8 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *listen, *server, *natsURL, *instances, func(addr net.Addr) {
-		fmt.Printf("http://%s/\n",
-			addr)
-	}); err != nil {
+	ready := func(addr net.Addr) { fmt.Printf("http://%s/\n", addr) }
+	if err := run(ctx, *listen, *server, *natsURL, *instances, ready); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

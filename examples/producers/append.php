@@ -5,8 +5,9 @@
  *   printf 'user:42 3\n{tenant1}:a\n' | php append.php 127.0.0.1:6379
  *
  * reads lines of KEY [COUNT], and sends them as one pipeline. A prefix other than
- * "sc" and another number of partitions than 16 follow the address. With phpredis
- * or Predis the commands are the same; see the README.
+ * "sc" and another number of partitions than 16 follow the address. REDIS_USER and
+ * REDIS_PASSWORD in the environment log in. With phpredis or Predis the commands are
+ * the same; see the README.
  */
 declare(strict_types=1);
 
@@ -54,6 +55,9 @@ function append(string $address, array $events, string $prefix = 'sc', int $part
     foreach (array_keys($streams) as $stream) {
         $commands[] = command('PEXPIRE', $stream, (string) RETENTION_MS);
     }
+    if (($password = getenv('REDIS_PASSWORD')) !== false) {
+        array_unshift($commands, command('AUTH', getenv('REDIS_USER') ?: 'default', $password));
+    }
     $connection = stream_socket_client('tcp://' . $address, $code, $message, 5.0);
     if ($connection === false) {
         throw new RuntimeException("no Redis at $address: $message");
@@ -86,9 +90,12 @@ function append(string $address, array $events, string $prefix = 'sc', int $part
 
 $events = [];
 while (($line = fgets(STDIN)) !== false) {
-    [$key, $count] = explode(' ', rtrim($line, "\r\n"), 2) + [1 => '1'];
+    [$key, $count] = explode(' ', rtrim($line, "\r\n"), 2) + [1 => ''];
+    if (!preg_match('/^([1-9]\d{0,8}|1000000000|)$/D', $count)) {
+        throw new UnexpectedValueException(rtrim($line) . ': the count is not 1 to 1000000000');
+    }
     if ($key !== '') {
-        $events[] = [$key, (int) $count];
+        $events[] = [$key, (int) ($count ?: 1)];
     }
 }
 append($argv[1], $events, $argv[2] ?? 'sc', (int) ($argv[3] ?? 16));

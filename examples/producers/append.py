@@ -3,11 +3,13 @@
     printf 'user:42 3\\n{tenant1}:a\\n' | python3 append.py 127.0.0.1:6379
 
 reads lines of KEY [COUNT], and sends them as one pipeline. A prefix other than
-"sc" and another number of partitions than 16 follow the address. With a Redis
-client such as redis-py the commands are the same; switch its retries off, as a
-repeated XADD is a second event.
+"sc" and another number of partitions than 16 follow the address. REDIS_USER and
+REDIS_PASSWORD in the environment log in. With a Redis client such as redis-py the
+commands are the same; switch its retries off, as a repeated XADD is a second event.
 """
 
+import os
+import re
 import socket
 import sys
 import time
@@ -41,6 +43,9 @@ def append(address: str, events: list[tuple[bytes, int]], prefix: str = "sc", pa
         streams[stream] = True
     for stream in streams:
         commands.append(command(b"PEXPIRE", stream, b"%d" % RETENTION_MS))
+    if "REDIS_PASSWORD" in os.environ:
+        user = os.environ.get("REDIS_USER", "default")
+        commands.insert(0, command(b"AUTH", user.encode(), os.environ["REDIS_PASSWORD"].encode()))
     host, port = address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=5) as connection:
         connection.sendall(b"".join(commands))
@@ -62,6 +67,8 @@ def main() -> None:
     events = []
     for line in sys.stdin.buffer:
         key, _, count = line.rstrip(b"\r\n").partition(b" ")
+        if not re.fullmatch(rb"[1-9]\d{0,8}|1000000000|", count):
+            raise ValueError(f"{line!r}: the count is not 1 to 1000000000")
         if key:
             events.append((key, int(count or b"1")))
     prefix = sys.argv[2] if len(sys.argv) > 2 else "sc"

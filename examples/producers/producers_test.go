@@ -1,24 +1,18 @@
 package producers_test
 
 import (
-	"context"
 	"fmt"
 	"os/exec"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/consumers"
-	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/entry"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
@@ -31,13 +25,12 @@ var appended = map[string]int64{
 	"ключ": 8, "x{é}y": 9, "/a/b?c=d": 10, "a": 11, "ip:2001:db8::/64": 12,
 }
 
-// publishNothing replaces NATS.
-type publishNothing struct{}
+var scripts = map[string]string{"python3": "append.py", "php": "append.php"}
 
-func (publishNothing) Publish(context.Context, []api.Transition, int) error { return nil }
-
+// TestProducers runs the example programs and decodes their events as a worker does. (The tests of consumers prove that
+// workers count such events.)
 func TestProducers(t *testing.T) {
-	for program, script := range map[string]string{"python3": "append.py", "php": "append.php"} {
+	for program, script := range scripts {
 		t.Run(program, func(t *testing.T) {
 			bin := streamtest.Program(t, program)
 			url := streamtest.Redis(t)
@@ -53,31 +46,25 @@ func TestProducers(t *testing.T) {
 			lines.WriteString("user:42\r\n\n") // without a count, from another system
 			want["user:42"]++
 			run := func(args ...string) (string, error) {
-				cmd := exec.CommandContext(t.Context(), bin, append([]string{script}, args...)...)
-				cmd.Stdin = strings.NewReader(lines.String())
-				out, err := cmd.CombinedOutput()
-				return string(out), err
+				return pipe(t, lines.String(), bin, append([]string{script}, args...)...)
 			}
 			if out, err := run(c.Options().Addr, keys.Prefix, "7"); err != nil ||
 				out != fmt.Sprintf("appended %d events\n", len(appended)+1) {
 				t.Fatalf("%v: %s", err, out)
 			}
 
-			// As they are in the log: each in its partition, for as long as the retention.
+			// Each in its partition, for as long as the retention.
 			got := map[string]int64{}
 			for _, p := range keys.All() {
 				entries, err := c.XRange(t.Context(), keys.Events(p), "-", "+").Result()
 				testkit.Must(t, err)
 				for _, e := range entries {
-					key, count := fmt.Sprint(e.Values["key"]), fmt.Sprint(e.Values["count"])
-					if keys.Partition(key) != p {
-						t.Errorf("%s is in partition %d, want %d", key, p, keys.Partition(key))
+					event, err := entry.Message{ID: e.ID, Values: e.Values}.Decode()
+					testkit.Must(t, err)
+					if keys.Partition(event.Key) != p {
+						t.Errorf("%s is in partition %d, want %d", event.Key, p, keys.Partition(event.Key))
 					}
-					n, err := strconv.ParseInt(count, 10, 64)
-					if err != nil {
-						t.Errorf("%s has the count %s", key, count)
-					}
-					got[key] += n
+					got[event.Key] += event.Count
 				}
 				if ttl := c.PTTL(t.Context(), keys.Events(p)).Val(); len(entries) > 0 &&
 					(ttl <= 9*time.Minute || ttl > 10*time.Minute) {
@@ -87,7 +74,6 @@ func TestProducers(t *testing.T) {
 			if fmt.Sprint(got) != fmt.Sprint(want) {
 				t.Errorf("in the log: %v\nwant:       %v", got, want)
 			}
-			counted(t, c, keys, want)
 
 			// The key is not a stream, or no server answers: an error, with an exit code.
 			testkit.Must(t, c.Set(t.Context(), keys.Events(keys.Partition("a")), "none", 0).Err())
@@ -101,36 +87,44 @@ func TestProducers(t *testing.T) {
 	}
 }
 
-// counted lets a worker fold all events, and checks the counts.
-func counted(t *testing.T, c *redis.Client, keys *stream.Keys, want map[string]int64) {
+func pipe(t *testing.T, lines, program string, args ...string) (string, error) {
 	t.Helper()
-	rules, err := windows.NewRules([]*windows.Rule{{Name: "any", Match: "*",
-		Windows: []windows.Window{{Limit: windows.MaxLimit, Per: time.Hour}}}})
+	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd.Stdin = strings.NewReader(lines)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// Both programs log in as the producer of deploy/users.acl, and append nothing if a line has an invalid count.
+func TestProducersLogInAndRefuseInvalidCounts(t *testing.T) {
+	as, err := redis.ParseURL(streamtest.RedisAs(t, "producer"))
 	testkit.Must(t, err)
-	blocking := redis.NewClient(c.Options())
-	defer blocking.Close()
-	counter := counters.New(c, keys)
-	pool, err := consumers.NewPool(consumers.Config{Redis: c, Blocking: blocking, Publisher: publishNothing{},
-		Keys: keys, Counter: counter, Rules: windows.Fixed(rules).Rules,
-		Metrics: consumers.NewMetrics(prometheus.NewRegistry())})
-	testkit.Must(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		pool.Run(ctx)
-	}()
-	defer func() {
-		cancel()
-		<-ended
-	}()
-	for key, n := range want {
-		streamtest.Eventually(t, 30*time.Second, key+" is counted", func() (bool, string) {
-			st, err := counter.Peek(t.Context(), rules.Match(key), key)
-			if err != nil {
-				return false, err.Error()
+	t.Setenv("REDIS_USER", as.Username)
+	for program, script := range scripts {
+		bin, prefix := streamtest.Program(t, program), streamtest.Prefix(t)
+		run := func(password, lines string) string {
+			t.Setenv("REDIS_PASSWORD", password)
+			out, err := pipe(t, lines, bin, script, as.Addr, prefix, "1")
+			return fmt.Sprintf("failed: %t: %s", err != nil, out)
+		}
+		for _, count := range []string{"x", "0", "-1", "+1", "1.5", "1_0", "1000000001", "1 1"} {
+			said := run(as.Password, "a 1\nbad "+count+"\n")
+			if !strings.HasPrefix(said, "failed: true") || !strings.Contains(said, "1 to 1000000000") {
+				t.Errorf("%s with the count %s: %s", script, count, said)
 			}
-			return st.Windows[0].Used == n, fmt.Sprint(st.Windows[0].Used, " of ", n)
-		})
+		}
+		if said := run(as.Password, "a 1000000000\nb \n"); said != "failed: false: appended 2 events\n" {
+			t.Errorf("%s: %s", script, said)
+		}
+		said := run("wrong", "b\n")
+		if !strings.HasPrefix(said, "failed: true") || !strings.Contains(said, "WRONGPASS") {
+			t.Errorf("%s with a wrong password: %s", script, said)
+		}
+		c := streamtest.Connect(t, streamtest.Redis(t))
+		for _, e := range c.XRange(t.Context(), prefix+":{0}:events", "-", "+").Val() {
+			if v := fmt.Sprint(e.Values); v != "map[count:1000000000 key:a]" && v != "map[count:1 key:b]" {
+				t.Errorf("%s appended %s", script, v)
+			}
+		}
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
+func TestMain(m *testing.M) { streamtest.Main(m) }
+
 // system is a prefix with processes that record what a test says.
 type system struct {
 	redis redis.UniversalClient
@@ -119,7 +121,7 @@ func TestRunRemovesWhatItPublished(t *testing.T) {
 	published := func() (bool, string) {
 		return s.redis.Exists(t.Context(), s.keys.Activity("serve a")).Val() == 1, "there is nothing"
 	}
-	streamtest.Eventually(t, 10*time.Second, "the process publishes", published)
+	streamtest.Eventually(t, "the process publishes", published)
 	cancel()
 	<-done
 	if ok, _ := published(); ok {

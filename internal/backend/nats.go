@@ -3,10 +3,8 @@ package backend
 import (
 	"crypto/tls"
 	"fmt"
-	"net/url"
 	"os"
 	"regexp"
-	"strings"
 
 	"github.com/nats-io/nats.go"
 
@@ -22,15 +20,13 @@ var subjectToken = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 // permissions usually allow. A user without a password is a token (nats://TOKEN@HOST), and a token must not be in a
 // subject.
 func ownInbox(target string) nats.Option {
-	first, _, _ := strings.Cut(target, ",")
-	u, err := url.Parse(first)
-	if err != nil || u.User == nil {
-		return func(*nats.Options) error { return nil }
+	list, _ := natsconn.Servers(target) // Connect returns its error
+	for _, u := range list {
+		if password, _ := u.User.Password(); password != "" && subjectToken.MatchString(u.User.Username()) {
+			return nats.CustomInboxPrefix("_INBOX." + u.User.Username())
+		}
 	}
-	if password, _ := u.User.Password(); password == "" || !subjectToken.MatchString(u.User.Username()) {
-		return func(*nats.Options) error { return nil }
-	}
-	return nats.CustomInboxPrefix("_INBOX." + u.User.Username())
+	return func(*nats.Options) error { return nil }
 }
 
 // ConnectNATS connects with the credentials and the TLS configuration of the settings, which are read from files: a

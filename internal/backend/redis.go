@@ -3,6 +3,7 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,32 +15,45 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/internal/redact"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/internal/replyguard"
 	"github.com/streamcounter/streamcounter/internal/settings"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// ConnectRedis opens the clients for a --redis value, and checks that a server answers. Neither client retries: if a
-// reply was lost, a retry would append or charge twice. A client connects when it is first used, so a command that
-// reads no streams has no connections of the blocking client. partitions is how many streams may be read at the same
+// ConnectRedis opens a client with a pool of so many connections (0: the default), and checks that a server answers.
+// The client does not retry: if a reply was lost, a retry would append or charge twice.
+func ConnectRedis(ctx context.Context, c settings.Redis, connections int) (redis.UniversalClient, error) {
+	client, _, err := connect(ctx, c, connections)
+	return client, err
+}
+
+// ConnectRedisToRead also opens a client for reads that wait. partitions is how many streams may be read at the same
 // time.
-func ConnectRedis(ctx context.Context, target string, files settings.ClientFiles, partitions int) (short,
-	blocking redis.UniversalClient, err error) {
-	opts, err := RedisOptions(target, files)
+func ConnectRedisToRead(ctx context.Context, c settings.Redis, partitions int) (short, blocking redis.UniversalClient,
+	err error) {
+	short, opts, err := connect(ctx, c, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	opts.PoolSize, opts.PipelinePoolSize = blockingReads(opts.IsClusterMode, partitions), -1
+	return short, openRedisClient(opts), nil
+}
+
+func connect(ctx context.Context, c settings.Redis, connections int) (redis.UniversalClient, *redis.UniversalOptions,
+	error) {
+	opts, err := RedisOptions(c.URL, c.TLS)
 	if err != nil {
 		return nil, nil, settings.UsageError{Err: settings.Blame("redis", err)}
 	}
-	if short, err = DialRedis(ctx, target, opts); err != nil {
-		return nil, nil, settings.Blame("redis", err)
-	}
-	forBlocking := *opts
-	forBlocking.PoolSize, forBlocking.PipelinePoolSize = blockingReads(opts.IsClusterMode, partitions), -1
-	return short, openRedisClient(&forBlocking), nil
+	opts.PoolSize = cmp.Or(connections, opts.PoolSize)
+	client, err := dial(ctx, c.URL, opts)
+	return client, opts, settings.Blame("redis", err)
 }
 
-// DialRedis opens one client with opts, which RedisOptions made from target, and checks that a server answers. If the
+// dial opens one client with opts, which RedisOptions made from target, and checks that a server answers. If the
 // server is a node of a Cluster, the client is for the whole Cluster, and opts are changed accordingly.
-func DialRedis(ctx context.Context, target string, opts *redis.UniversalOptions) (redis.UniversalClient, error) {
+func dial(ctx context.Context, target string, opts *redis.UniversalOptions) (redis.UniversalClient, error) {
 	c := openRedisClient(opts)
 	ping, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -49,6 +63,10 @@ func DialRedis(ctx context.Context, target string, opts *redis.UniversalOptions)
 		opts.IsClusterMode = true
 		c = openRedisClient(opts)
 		err = pingAny(ping, c)
+	}
+	if redisclient.Word(err) != "" {
+		err = fmt.Errorf("the Redis at %s answers, but refuses: %w", redact.URL(target), err)
+		return nil, errors.Join(err, c.Close())
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("no Redis answers at %s: %w%s", redact.URL(target), err,
@@ -85,10 +103,10 @@ func isClusterNode(ctx context.Context, c redis.UniversalClient) bool {
 
 // openRedisClient returns a client that bounds the replies on every connection.
 func openRedisClient(o *redis.UniversalOptions) redis.UniversalClient {
-	dial := redis.NewDialer(&redis.Options{DialTimeout: o.DialTimeout, TLSConfig: o.TLSConfig})
+	open := redis.NewDialer(&redis.Options{DialTimeout: o.DialTimeout, TLSConfig: o.TLSConfig})
 	guarded := *o
 	guarded.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := dial(ctx, network, addr)
+		c, err := open(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}

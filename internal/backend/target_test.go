@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/streamcounter/streamcounter/internal/redact"
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
@@ -50,5 +52,19 @@ func wantNoMore(t *testing.T, target string, err error) {
 	t.Helper()
 	if len(err.Error()) > len(target)+200 {
 		t.Fatalf("an error of %d bytes for a target of %d", len(err.Error()), len(target))
+	}
+}
+
+// Replies to a user with a password go to an inbox of that user; a token is never part of a subject.
+func TestOwnInbox(t *testing.T) {
+	for target, want := range map[string]string{
+		"nats://worker:pw@h:4222": "_INBOX.worker", "nats://worker:pw@a,nats://worker:pw@b": "_INBOX.worker",
+		"nats://s3cret-token@h:4222": "", "nats://s3cret-token:@h:4222": "", "nats://h:4222": "",
+		"nats://a.b:pw@h": "", "%zz": "",
+	} {
+		var o nats.Options
+		if err := ownInbox(target)(&o); err != nil || o.InboxPrefix != want {
+			t.Errorf("%s: inbox %q (%v), want %q", target, o.InboxPrefix, err, want)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package compare
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/big"
@@ -36,10 +37,9 @@ func CheckNames(names []string) error {
 
 // NeedRedis reports whether any of the names counts in Redis; no names means all.
 func NeedRedis(names []string) bool {
+	inRedis := func(name string) bool { return slices.Contains(windows.Algorithms, name) }
 	return len(names) == 0 || slices.ContainsFunc(names, inRedis)
 }
-
-func inRedis(name string) bool { return slices.Contains(windows.Algorithms, name) }
 
 // checker is the part of a counters.Counter that is used here.
 type checker interface {
@@ -88,8 +88,7 @@ func newOracle(ws []windows.Window) *contestant {
 	})
 }
 
-// RuleOf returns the rule for all contestants, with the given algorithm. The error is that of package windows for
-// these windows.
+// RuleOf returns the rule for all contestants, with this algorithm. The error is package windows' for these windows.
 func RuleOf(algorithm string, ws []windows.Window) (*windows.Rules, error) {
 	return windows.NewRules([]*windows.Rule{{Name: "compare", Match: "*", Algorithm: algorithm, Windows: ws,
 		Hold: windows.DefaultHold}})
@@ -153,7 +152,7 @@ func (c *contestant) stretch(ctx context.Context, requests []Request) error {
 	}
 	measured := answer
 	if c.ground != nil {
-		measured = func() error { return c.ground.measure(ctx, answer) }
+		measured = func() error { return c.ground.measure(ctx, requests, answer) }
 	}
 	if err := measured(); err != nil {
 		return fmt.Errorf("%s: %w", c.Algorithm, err)
@@ -174,22 +173,16 @@ func (c *contestant) take(r Request, admitted bool) {
 		c.OverAdmittedRequests++
 		c.OverAdmittedUnits += r.Cost
 		c.GreatestOvershoot = max(c.GreatestOvershoot, excess)
-		note(&c.FirstOverAdmitted, r)
+		c.FirstOverAdmitted = cmp.Or(c.FirstOverAdmitted, &moment{r.Ms, r.Key})
 	case !admitted && excess <= 0:
 		c.UnderAdmittedRequests++
 		c.UnderAdmittedUnits += r.Cost
-		note(&c.FirstUnderAdmitted, r)
+		c.FirstUnderAdmitted = cmp.Or(c.FirstUnderAdmitted, &moment{r.Ms, r.Key})
 	}
 	if admitted {
 		c.AdmittedRequests++
 		c.AdmittedUnits += r.Cost
 		c.truth.add(r)
-	}
-}
-
-func note(first **moment, r Request) {
-	if *first == nil {
-		*first = &moment{r.Ms, r.Key}
 	}
 }
 
@@ -211,31 +204,28 @@ func (c *contestant) result(keys int) Result {
 // requests in a window. It is included because people compare an exact count with it.
 type gcra struct {
 	windows []windows.Window
-	// arrival: key → per window, the theoretical arrival time in ms times the
-	// limit. per/limit is then a whole number, and nothing is ever rounded.
-	arrival map[string][]*big.Int
+	arrival map[string][]*big.Rat // key → per window, the theoretical arrival time in ms, which is never rounded
 }
 
 func newGCRA(ws []windows.Window) *gcra {
-	return &gcra{windows: ws, arrival: map[string][]*big.Int{}}
+	return &gcra{windows: ws, arrival: map[string][]*big.Rat{}}
 }
 
 // admit admits the request if every window conforms; otherwise it changes nothing.
 func (g *gcra) admit(r Request) bool {
 	had := g.arrival[r.Key]
-	next := make([]*big.Int, len(g.windows))
+	next := make([]*big.Rat, len(g.windows))
 	for i, w := range g.windows {
-		limit, per := big.NewInt(w.Limit), big.NewInt(w.Per.Milliseconds())
-		now := new(big.Int).Mul(big.NewInt(r.Ms), limit)
-		at := new(big.Int).Set(now)
+		now, per := big.NewRat(r.Ms, 1), big.NewRat(w.Per.Milliseconds(), 1)
+		begins := now
 		if had != nil && had[i].Cmp(now) > 0 {
-			at.Set(had[i])
+			begins = had[i]
 		}
-		at.Add(at, new(big.Int).Mul(big.NewInt(r.Cost), per))
-		if ahead := new(big.Int).Sub(at, now); ahead.Cmp(per.Mul(per, limit)) > 0 {
+		next[i] = new(big.Rat).Mul(per, big.NewRat(r.Cost, w.Limit))
+		next[i].Add(next[i], begins)
+		if next[i].Cmp(now.Add(now, per)) > 0 {
 			return false
 		}
-		next[i] = at
 	}
 	g.arrival[r.Key] = next
 	return true

@@ -25,37 +25,10 @@ const keepFor = 24 * time.Hour
 type ground struct {
 	client  redis.UniversalClient
 	keys    *stream.Keys
-	touched *touched
+	plan    *windows.Plan
 	counter *counters.Redis
 
 	cpu, memory float64 // in ns and bytes; NaN: the server does not tell
-}
-
-// touched is a client that records which keys its scripts used.
-type touched struct {
-	redis.UniversalClient
-	names map[string]struct{}
-}
-
-func (t *touched) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
-	t.note(keys)
-	return t.UniversalClient.EvalSha(ctx, sha, keys, args...)
-}
-
-func (t *touched) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
-	t.note(keys)
-	return t.UniversalClient.Eval(ctx, script, keys, args...)
-}
-
-func (t *touched) FCall(ctx context.Context, function string, keys []string, args ...any) *redis.Cmd {
-	t.note(keys)
-	return t.UniversalClient.FCall(ctx, function, keys, args...)
-}
-
-func (t *touched) note(keys []string) {
-	for _, k := range keys {
-		t.names[k] = struct{}{}
-	}
 }
 
 func newGround(ctx context.Context, c redis.UniversalClient, prefix string, rules *windows.Rules,
@@ -64,46 +37,49 @@ func newGround(ctx context.Context, c redis.UniversalClient, prefix string, rule
 	if err != nil {
 		return nil, err
 	}
-	g := &ground{client: c, keys: keys, touched: &touched{c, map[string]struct{}{keys.Meta(): {}}}}
-	g.counter = counters.New(g.touched, keys)
+	g := &ground{client: c, keys: keys, plan: rules.PlanOf(rules.List()[0]), counter: counters.New(c, keys)}
 	g.counter.Now = clock.read
 	// Otherwise every write would renew expiries, as after a change of the rules.
 	if err := g.counter.RecordRules(ctx, rules); err != nil {
 		return nil, err
 	}
 	// The first check loads the script. The cost of that does not belong to the trace.
-	plan := rules.PlanOf(rules.List()[0])
-	if _, err := g.counter.Check(ctx, []counters.Request{{Plan: plan, Key: "warm-up", Cost: 1}}); err != nil {
+	const first = "warm-up"
+	if _, err := g.counter.Check(ctx, []counters.Request{{Plan: g.plan, Key: first, Cost: 1}}); err != nil {
 		return nil, err
 	}
-	return g, g.keep(ctx)
+	return g, g.keep(ctx, []Request{{Key: first}})
 }
 
-// measure adds the CPU time and the memory that do takes, and extends the expiry of the keys.
-func (g *ground) measure(ctx context.Context, do func() error) error {
+// measure adds the CPU time and the memory that do takes, which answers the requests, and extends the keys' expiry.
+func (g *ground) measure(ctx context.Context, requests []Request, do func() error) error {
 	var cpu float64
 	memory, err := measure.Used(ctx, g.client, measure.Memory, func() (err error) {
 		if cpu, err = measure.Used(ctx, g.client, measure.CPU, do); err != nil {
 			return err
 		}
-		return g.keep(ctx)
+		return g.keep(ctx, requests)
 	})
 	g.cpu += cpu
 	g.memory += memory
 	return err
 }
 
-func (g *ground) keep(ctx context.Context) error {
+func (g *ground) keep(ctx context.Context, requests []Request) error {
 	pipe := g.client.Pipeline()
-	for name := range g.touched.names {
-		pipe.PExpire(ctx, name, keepFor)
+	pipe.PExpire(ctx, g.keys.Meta(), keepFor)
+	for _, r := range requests {
+		for _, form := range g.plan.Forms() {
+			pipe.PExpire(ctx, g.keys.Counter(g.keys.Partition(r.Key), form, r.Key), keepFor)
+		}
 	}
 	for _, p := range g.keys.All() {
+		pipe.PExpire(ctx, g.keys.Levels(p), keepFor)
+		pipe.PExpire(ctx, g.keys.Due(p), keepFor)
 		pipe.Unlink(ctx, g.keys.Outbox(p))
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		return fmt.Errorf("keeping the keys of %s: %w", g.keys.Prefix, err)
 	}
-	clear(g.touched.names)
 	return nil
 }

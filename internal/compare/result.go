@@ -2,7 +2,6 @@ package compare
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -11,6 +10,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/streamcounter/streamcounter/internal/english"
 	"github.com/streamcounter/streamcounter/internal/measure"
 )
 
@@ -85,29 +85,23 @@ type moment struct {
 // connection vary by some 30 KB, which is as much as the memory of fewer keys.
 const minKeysForMemory = 1000
 
-// WriteJSON writes one document with all comparisons.
-func WriteJSON(w io.Writer, list []*Comparison) error {
-	return writeJSON(w, map[string][]*Comparison{"comparisons": list})
-}
-
-func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
-}
-
 func rounded(x float64, digits int) *float64 {
 	scale := math.Pow10(digits)
 	return measure.Known(math.Round(x*scale) / scale)
 }
 
-// WriteTables writes a table for each comparison, and what the columns mean.
-func WriteTables(w io.Writer, list []*Comparison) error {
+// Report has the comparisons of one run of the command.
+type Report struct {
+	Comparisons []*Comparison `json:"comparisons"`
+}
+
+// WriteText writes a table for each comparison, and what the columns mean.
+func (r *Report) WriteText(w io.Writer) error {
 	var b bytes.Buffer
-	for _, c := range list {
+	for _, c := range r.Comparisons {
 		c.write(&b)
 	}
-	footer(&b, list)
+	footer(&b, r.Comparisons)
 	_, err := b.WriteTo(w)
 	return err
 }
@@ -146,15 +140,8 @@ func (c *Comparison) heading() string {
 		limits = append(limits, fmt.Sprintf("%d per %s", w.Limit, millis(w.WindowMs)))
 	}
 	return fmt.Sprintf("limit %s; %s for %s by %s within %s", strings.Join(limits, " and "),
-		count(int64(c.Trace.Requests), "request"), count(c.Trace.Units, "unit"),
-		count(int64(c.Trace.Keys), "key"), millis(c.Trace.LastMs-c.Trace.FirstMs))
-}
-
-func count(n int64, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
+		english.Plural(c.Trace.Requests, "request"), english.Plural(c.Trace.Units, "unit"),
+		english.Plural(c.Trace.Keys, "key"), millis(c.Trace.LastMs-c.Trace.FirstMs))
 }
 
 // footer explains the columns, once for all tables.

@@ -14,11 +14,12 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/english"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 // Rollout says what the rules of a file would have done with a trace at its own times. Each rule counts alone, as if it
-// were enforced. Counts are exact for every algorithm. distinct.go counts different values.
+// were enforced, and exactly, whatever its algorithm is.
 type Rollout struct {
 	Trace     TraceInfo      `json:"trace"`
 	Unmatched int64          `json:"requests_without_rule"`
@@ -34,7 +35,7 @@ type RuleRollout struct {
 	Denied   int64  `json:"denied_requests"`
 	// Throttled are the keys that it would have denied or throttled, the keys with the most denied requests first.
 	Throttled  []KeyRollout `json:"throttled"`
-	NotCounted []string     `json:"not_counted"` // parts of the rule that cannot be counted from a log
+	NotCounted []string     `json:"not_counted"` // parts of the rule that are not counted as a server counts them
 
 	plan     *windows.Plan // of the windows that count costs; nil: there are none
 	onDeny   windows.OnDeny
@@ -181,8 +182,8 @@ func (k *KeyRollout) throttled(ms, until int64) {
 func (o *RuleRollout) finish() {
 	o.Keys = len(o.keys)
 	for _, field := range slices.Sorted(maps.Keys(o.without)) {
-		o.NotCounted = append(o.NotCounted, fmt.Sprintf("%s without a value of %q", count(o.without[field], "request"),
-			field))
+		o.NotCounted = append(o.NotCounted, fmt.Sprintf("%s without a value of %q",
+			english.Plural(o.without[field], "request"), field))
 	}
 	for _, k := range o.keys {
 		if k.Denied > 0 || len(k.Times) > 0 {
@@ -196,21 +197,16 @@ func (o *RuleRollout) finish() {
 	})
 }
 
-// WriteJSON writes the rollout for machines, with each period of each key.
-func (o *Rollout) WriteJSON(w io.Writer) error {
-	return writeJSON(w, o)
-}
-
 // rolloutKeys is how many keys of a rule are written for people.
 const rolloutKeys = 20
 
-// WriteTable writes the rollout for people.
-func (o *Rollout) WriteTable(w io.Writer) error {
+// WriteText writes the rollout for people.
+func (o *Rollout) WriteText(w io.Writer) error {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s\n%s by %s, from %s to %s\n", o.Trace.Name, count(int64(o.Trace.Requests), "request"),
-		count(int64(o.Trace.Keys), "key"), when(o.Trace.FirstMs), when(o.Trace.LastMs))
+	fmt.Fprintf(&b, "%s\n%s by %s, from %s to %s\n", o.Trace.Name, english.Plural(o.Trace.Requests, "request"),
+		english.Plural(o.Trace.Keys, "key"), when(o.Trace.FirstMs), when(o.Trace.LastMs))
 	if o.Unmatched > 0 {
-		fmt.Fprintf(&b, "No rule matches the keys of %s.\n", count(o.Unmatched, "request"))
+		fmt.Fprintf(&b, "No rule matches the keys of %s.\n", english.Plural(o.Unmatched, "request"))
 	}
 	for _, r := range o.Rules {
 		r.write(&b)
@@ -230,7 +226,7 @@ func (o *RuleRollout) write(w *bytes.Buffer) {
 		return
 	}
 	fmt.Fprintf(w, "\nRule %s would have denied %d of %s, and throttled %d of %s.\n", name, o.Denied,
-		count(o.Requests, "request"), len(o.Throttled), count(int64(o.Keys), "key"))
+		english.Plural(o.Requests, "request"), len(o.Throttled), english.Plural(o.Keys, "key"))
 	for _, n := range o.NotCounted {
 		fmt.Fprintf(w, "Not counted: %s.\n", n)
 	}
@@ -247,11 +243,11 @@ func (o *RuleRollout) write(w *bytes.Buffer) {
 			first = when(k.Times[0].FromMs)
 		}
 		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%s\n", k.Key, k.Requests, k.Denied,
-			count(int64(len(k.Times)), "time"), first, longest.Round(tenth), all.Round(tenth))
+			english.Plural(len(k.Times), "time"), first, longest.Round(tenth), all.Round(tenth))
 	}
 	_ = t.Flush() // a buffer takes all
 	if more := len(o.Throttled) - rolloutKeys; more > 0 {
-		fmt.Fprintf(w, "and %s; --json has all, with each time.\n", count(int64(more), "more key"))
+		fmt.Fprintf(w, "and %s; --json has all, with each time.\n", english.Plural(more, "more key"))
 	}
 }
 

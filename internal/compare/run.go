@@ -9,7 +9,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -30,7 +29,7 @@ type Config struct {
 	Redis redis.UniversalClient
 	// RedisName says which Redis it is, without its password.
 	RedisName string
-	// Algorithms are the selected ones; none means all of Names.
+	// Algorithms are the selected ones, which CheckNames knows; none means all of Names.
 	Algorithms []string
 	// Windows are those of the one rule that all contestants use.
 	Windows []windows.Window
@@ -44,18 +43,12 @@ type runner struct {
 	prefix string
 }
 
-// Run sends every request of the trace to each algorithm, at the trace's own times. No request may cost more than the
-// smallest limit. Its keys in Redis begin with sc-compare- and a random part; Run removes them when it ends, however
-// it ends.
+// Run sends every request of the trace, which has at least one, to each algorithm, at the trace's own times. No request
+// may cost more than the smallest limit. Its keys in Redis begin with sc-compare- and a random part; Run removes them
+// when it ends, however it ends.
 func Run(ctx context.Context, cfg Config, trace Trace) (_ *Comparison, err error) {
-	if err := CheckNames(cfg.Algorithms); err != nil {
-		return nil, err
-	}
-	if len(trace.Requests) == 0 {
-		return nil, fmt.Errorf("%s: it has no request", trace.Name)
-	}
 	r := &runner{Config: cfg, trace: trace, prefix: "sc-compare-" + strings.ToLower(rand.Text()[:8])}
-	if NeedRedis(cfg.Algorithms) {
+	if cfg.Redis != nil {
 		defer func() {
 			// Also after Ctrl-C, within a bound.
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
@@ -74,7 +67,7 @@ func Run(ctx context.Context, cfg Config, trace Trace) (_ *Comparison, err error
 	for _, w := range cfg.Windows {
 		out.Windows = append(out.Windows, WindowInfo{w.Limit, w.Per.Milliseconds()})
 	}
-	if NeedRedis(cfg.Algorithms) {
+	if cfg.Redis != nil {
 		out.Redis = &cfg.RedisName
 	}
 	for _, c := range list {

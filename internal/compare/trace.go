@@ -203,8 +203,8 @@ const start = 1_700_000_000_000
 // Bounds of the boundary demonstrations. Below the smallest window, the second demonstration would need fractions of
 // a millisecond.
 const (
-	MaxBoundaryLimit  = 100_000
-	MinBoundaryWindow = 20 * time.Millisecond
+	maxBoundaryLimit  = 100_000
+	minBoundaryWindow = 20 * time.Millisecond
 )
 
 // Boundary returns two traces that show how the edge of a window affects algorithms that count by such edges. Each
@@ -213,17 +213,22 @@ const (
 // In the first trace, the bursts are a tenth of the window before and after the edge: a fixed window admits both. In
 // the second trace, they are just before the edge and nine tenths of a window after it. By then, an algorithm that
 // estimates from two windows, or that refills units over time, has forgotten most of the first burst, although all of
-// it still counts.
-//
-// The window is within the bounds above.
-func Boundary(w windows.Window) []Trace {
+// it still counts. The error names the flag of `streamcounter compare`.
+func Boundary(w windows.Window) ([]Trace, error) {
+	switch {
+	case w.Limit > maxBoundaryLimit:
+		return nil, fmt.Errorf("--window has the limit %d: --boundary sends bursts of that many requests, "+
+			"want at most %d", w.Limit, maxBoundaryLimit)
+	case w.Per < minBoundaryWindow:
+		return nil, fmt.Errorf("--window has the length %s: --boundary wants at least %s", w.Per, minBoundaryWindow)
+	}
 	per := w.Per.Milliseconds()
 	edge := (start/per + 1) * per
 	tenth := per / 10
 	return []Trace{
 		bursts("boundary 1", w.Limit, edge, tenth, tenth),
 		bursts("boundary 2", w.Limit, edge, 1, per*9/10),
-	}
+	}, nil
 }
 
 func bursts(name string, limit, edge, before, after int64) Trace {

@@ -2,12 +2,18 @@ package counters_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -81,27 +87,27 @@ func TestDaysWithoutAMidnight(t *testing.T) {
 	}
 }
 
-// monthly gives a store one rule of a month, and returns a tale of it that begins just before a month ends.
-func monthly(t *testing.T, s *store, limit int) (x tale, ends int64) {
-	t.Helper()
-	s.rules = parsed(t, fmt.Sprintf(`rules:
+// monthly sets one rule of a month, and the clock just before a month ends.
+func (s *store) monthly(limit int) (ends int64) {
+	s.t.Helper()
+	s.rules = parsed(s.t, fmt.Sprintf(`rules:
   - {name: budget, match: "*", windows: [{limit: %d, per: month, zone: Europe/Berlin, starts: 15}]}`, limit))
 	_, ends = s.rules.List()[0].Windows[0].Calendar.Period(s.clock.ms)
 	s.clock.ms = ends - 1000
-	return tale{t, s}, ends
+	return ends
 }
 
 // A process whose clock is behind or ahead of Redis's clock passes the wrong period. The script returns an
 // error, and is run again. No count is lost, and none counts in both periods.
 func TestPeriodsByTheClockOfRedis(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
-		x, _ := monthly(t, s, 10)
+		s.monthly(10)
 		s.useClock(nil) // Redis's clock, which is ahead of the estimate of a process
 		for _, ahead := range []int64{0, 40 * 86_400_000, -40 * 86_400_000, 400 * 86_400_000} {
 			s.serve.SetClockAhead(ahead)
 			s.store.SetClockAhead(-ahead)
 			before := used(t, s, "k")
-			if v := x.check("k", 1); !v.Allowed || v.Items[0].Windows[0].Used != before+1 {
+			if v := s.check("k", 1); !v.Allowed || v.Items[0].Windows[0].Used != before+1 {
 				t.Fatalf("%d ms ahead: %+v", ahead, v)
 			}
 			s.store.SetClockAhead(-ahead)
@@ -114,42 +120,50 @@ func TestPeriodsByTheClockOfRedis(t *testing.T) {
 	})
 }
 
-// If the clock of Redis steps back over the end of a month, the period that was begun continues, and
-// nothing is admitted twice.
-func TestAMonthGoesOnWhereTheClockStepsBack(t *testing.T) {
+// After a change of zone, the count of a key that is at its limit is kept until the new period ends.
+func TestACountOutlivesAChangeOfZone(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
-		x, ends := monthly(t, s, 10)
-		x.check("k", 7)
-		s.clock.ms = ends
-		if v := x.check("k", 6); !v.Allowed || v.Items[0].Windows[0].Used != 6 {
-			t.Fatalf("a new month: %+v", v)
+		in := func(zone string) {
+			s.rules = parsed(t, `rules:
+  - {name: api, match: "*", alerts: [], windows: [{limit: 2, per: day, zone: `+zone+`}]}`)
 		}
-		s.clock.ms = ends - 5000
-		v := x.check("k", 5)
-		if w := v.Items[0].Windows[0]; v.Allowed || w.Used != 6 || v.Items[0].RetryAfter < 27*24*time.Hour {
-			t.Fatalf("after the step: %+v", v)
+		in("America/New_York")
+		_, ends := s.rules.List()[0].Windows[0].Calendar.Period(s.clock.ms)
+		s.clock.ms = ends - 60_000
+		s.check("k", 2)
+		in("UTC")
+		_, _, err := s.held.Sweep(t.Context(), s.keys.Partition("k"), s.rules, []string{"k"}) // after each reload
+		testkit.Must(t, err)
+		v := s.check("k", 1)
+		if v.Allowed || v.Items[0].RetryAfter < 18*time.Hour {
+			t.Fatalf("%+v", v)
 		}
-		if v := x.check("k", 4); !v.Allowed {
-			t.Fatalf("after the step: %+v", v)
-		}
-		s.clock.ms = ends + 1
-		if n := used(t, s, "k"); n != 10 {
-			t.Fatalf("used %d, expected 10", n)
+		name := s.keys.Counter(s.keys.Partition("k"), "calendar", "k")
+		if kept := s.redis.PTTL(t.Context(), name).Val(); kept < v.Items[0].RetryAfter {
+			t.Errorf("the count is kept for %v, and the key is denied for %v", kept, v.Items[0].RetryAfter)
 		}
 	})
 }
 
-// A process with other time zones, or an older rule, does not end the period of the other processes.
-func TestOverlappingPeriodsKeepTheirUnits(t *testing.T) {
+// Units that are charged when their reservation expires, in the next period, leave when that period ends.
+func TestReservedUnitsOfTheNextPeriod(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
-		x, _ := monthly(t, s, 10)
-		x.check("k", 7)
-		for i, change := range []string{"zone: Europe/London, starts: 15", "zone: UTC, starts: 14",
-			"zone: Europe/Berlin, starts: 15"} {
-			s.rules = parsed(t, `rules: [{name: budget, match: "*", windows: [{limit: 10, per: month, `+change+`}]}]`)
-			if v := x.check("k", 1); !v.Allowed || v.Items[0].Windows[0].Used != 8+int64(i) {
-				t.Fatalf("%s: %+v", change, v)
+		s.rules = parsed(t, `rules: [{name: api, match: "*", windows: [{limit: 10, per: day}]}]`)
+		period := s.rules.List()[0].Windows[0].Calendar.Period
+		_, ends := period(s.clock.ms)
+		_, next := period(ends)
+		_, third := period(next)
+		s.clock.ms = ends - 1000
+		for lasts, leaves := range map[time.Duration]int64{time.Second - 1: ends, time.Second: next,
+			10 * time.Second: next,
+			time.Duration(next-ends+2000) * time.Millisecond: third} {
+			s.reset("k")
+			id, v := s.reserve("a"+lasts.String(), 8, lasts, "k")
+			want := time.Duration(leaves-s.clock.ms) * time.Millisecond
+			if got := s.check("k", 5).Items[0].RetryAfter; !v.Allowed || got != want {
+				t.Errorf("reserved for %v: retry after %v, expected %v", lasts, got, want)
 			}
+			s.settle(lua.Cancel, id, 0, time.Minute)
 		}
 	})
 }
@@ -157,22 +171,129 @@ func TestOverlappingPeriodsKeepTheirUnits(t *testing.T) {
 // A counter of the calendar with invalid data counts as empty, and the next write replaces it.
 func TestCorruptPeriods(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
-		x, _ := monthly(t, s, 10)
+		s.monthly(10)
 		name := s.keys.Counter(s.keys.Partition("k"), "calendar", "k")
-		last, far := s.clock.ms, int64(1)<<52
+		last, far, found := s.clock.ms, int64(1)<<52, s.corrupt()
 		for _, text := range []string{"x", "1 2", fmt.Sprintf("%d 300,%d,%d,5", far, far, far+1),
 			fmt.Sprintf("%d 300,%d,%d,5", last, last+1, far), fmt.Sprintf("%d 300,0,%d,5", last, far),
 			fmt.Sprintf("%d 300,%d,%d,%d", last, last-1, last+1, int64(1)<<60),
 			fmt.Sprintf("%d 300,%d,%d,5", last, last, last-1)} {
 			testkit.Must(t, s.redis.Set(context.Background(), name, text, 0).Err())
-			if v := x.check("k", 1); !v.Allowed || v.Items[0].Windows[0].Used != 1 {
+			if v := s.check("k", 1); !v.Allowed || v.Items[0].Windows[0].Used != 1 {
 				t.Errorf("%q: %+v", text, v)
 			}
 		}
 		testkit.Must(t, s.redis.Del(context.Background(), name).Err())
 		testkit.Must(t, s.redis.LPush(context.Background(), name, "x").Err())
-		if v := x.check("k", 1); !v.Allowed {
+		if v := s.check("k", 1); !v.Allowed {
 			t.Errorf("a list: %+v", v)
 		}
+		// The second text is only old: it has no periods.
+		if want := slices.Repeat([]string{name}, 7); !slices.Equal(*found, want) {
+			t.Errorf("reported as corrupt: %q, expected %q", *found, want)
+		}
 	})
+}
+
+// A reset with the period before is run again, and the first run removes nothing, because the caller could
+// end before the second, and units of leases must stay reserved.
+func TestAResetOfALeasedKeyIsWholeOrNotAtAll(t *testing.T) {
+	eachRedis(t, nil, func(t *testing.T, s *store) {
+		ends := s.monthly(10)
+		if n := s.leases("k", time.Minute, api.LeaseRequest{Want: 6}); n != 6 {
+			t.Fatalf("a lease of %d units", n)
+		}
+		s.check("k", 2)
+		p := s.keys.Partition("k")
+		names := []string{s.keys.Counter(p, "calendar", "k")}
+		before := lua.Key{Levels: s.keys.Levels(p), Meters: names, Plan: &lua.Plan{
+			Meters: []lua.Meter{{Algorithm: lua.Calendar, SpanMs: 1, Windows: []int{1}}},
+			Rules: []lua.Rule{{Name: "budget", Algorithm: "month", Windows: []lua.Window{{Ms: 1000, Limit: 10,
+				Steps: []int64{100, 10}, ID: 1, FromMs: ends - 2000, NextMs: 1000}}}}}}
+		s.clock.ms = ends + 1
+		everyScriptSaysThePeriodIsOver(t, s, before)
+		had := s.reset("k")
+		if n := used(t, s, "k"); !had || n != 6 {
+			t.Errorf("used %d after a reset, expected the 6 units of the lease", n)
+		}
+	})
+}
+
+// everyScriptSaysThePeriodIsOver runs each script that opens counters with a period that is over. The script
+// returns the error code, and writes nothing.
+func everyScriptSaysThePeriodIsOver(t *testing.T, s *store, over lua.Key) {
+	t.Helper()
+	ctx, c, now, p := t.Context(), s.redis, lua.Now(s.clock.ms), s.keys.Partition("k")
+	levels, due, outbox := s.keys.Levels(p), s.keys.Due(p), s.keys.Outbox(p)
+	partition := lua.CheckPartition{Levels: levels, Due: due, Outbox: outbox}
+	key := lua.ReservationArgs{Now: now, ID: "r", Partitions: []lua.ReservationPartition{{Levels: levels, Due: due,
+		Outbox: outbox, Reservations: s.keys.Reservations(p)}},
+		Keys: []lua.ReservationKey{{Holds: s.keys.Holds(p, "k"), Units: 1, Meters: over.Meters, Plan: over.Plan}}}
+	state := func() string {
+		text := c.Get(ctx, over.Meters[0]).String()
+		for _, name := range []string{due, s.keys.Holds(p, "k")} {
+			text += fmt.Sprint(c.ZRangeWithScores(ctx, name, 0, -1))
+		}
+		for _, name := range []string{levels, s.keys.Reservations(p)} {
+			text += fmt.Sprint(c.HGetAll(ctx, name))
+		}
+		return text + fmt.Sprint(c.XLen(ctx, outbox), c.XPending(ctx, s.keys.Events(p), "workers"))
+	}
+	testkit.Must(t, c.XGroupCreateMkStream(ctx, s.keys.Events(p), "workers", "0").Err())
+	id := c.XAdd(ctx, &redis.XAddArgs{Stream: s.keys.Events(p), Values: []any{"key", "k"}}).Val()
+	testkit.Must(t, c.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "workers", Consumer: "a",
+		Streams: []string{s.keys.Events(p), ">"}}).Err())
+	before := state()
+	for name, run := range map[string]func() error{
+		"check": func() error {
+			_, err := lua.NewServer(c).Check(ctx, lua.CheckArgs{Now: now, Partitions: []lua.CheckPartition{partition},
+				Plans: []*lua.Plan{over.Plan}, Keys: []lua.CheckKey{{Meters: over.Meters}},
+				Calls: [][]lua.CheckItem{{{Cost: 1}}}})
+			return err
+		},
+		"fold": func() error {
+			_, err := lua.NewServer(c).Fold(ctx, lua.FoldArgs{Now: now, Group: "workers", RememberMs: 1000,
+				Plans: []*lua.Plan{over.Plan},
+				Partitions: []lua.FoldPartition{{Events: s.keys.Events(p), Levels: levels, Due: due, Outbox: outbox,
+					IDs: s.keys.IDs(p), Sections: []lua.FoldSection{{Keys: []lua.FoldKey{{
+						Meters: over.Meters, Groups: []lua.FoldGroup{{Count: 1, IDs: []string{id}}}}}}}}}})
+			return err
+		},
+		"peek": func() error {
+			_, err := lua.NewServer(c).Peek(ctx, now, []lua.Key{over})
+			return err
+		},
+		"sweep": func() error {
+			_, _, err := lua.NewServer(c).Sweep(ctx, levels, due, outbox, now,
+				[]lua.SweepItem{{Meters: over.Meters, Plan: over.Plan}})
+			return err
+		},
+		"refund": func() error { _, _, err := lua.NewServer(c).Refund(ctx, partition, now, 1, over); return err },
+		"reset": func() error {
+			_, _, err := lua.NewServer(c).Reset(ctx, partition, now, s.keys.Holds(p, "k"), over, nil, nil)
+			return err
+		},
+		"reserve": func() error { _, err := lua.NewServer(c).Reserve(ctx, key, 1000, "-"); return err },
+		"settle":  func() error { _, err := lua.NewServer(c).Settle(ctx, key, lua.Commit, 1000, "-"); return err },
+		"lease-units": func() error {
+			_, err := lua.NewServer(c).LeaseUnits(ctx, lua.LeaseArgs{ReservationArgs: key, TTLMs: 1000, Want: 1,
+				Least: 1})
+			return err
+		},
+	} {
+		err := run()
+		if ms, ok := lua.IsOutOfPeriod(err); !ok || ms != s.clock.ms {
+			t.Errorf("%s: %v", name, err)
+		}
+		if after := state(); after != before {
+			t.Errorf("%s wrote\n%s\nbefore\n%s", name, after, before)
+		}
+	}
+	if _, ok := lua.IsOutOfPeriod(errors.New("PERIOD 1")); ok {
+		t.Error("an error that Redis has not answered with is taken for one of a script")
+	}
+	named := c.Eval(ctx, "return {err = 'ERR a name that a user chose is PERIOD 1'}", nil).Err()
+	if _, ok := lua.IsOutOfPeriod(named); ok || named == nil {
+		t.Errorf("an error that names what a user chose is taken for one of ours: %v", named)
+	}
 }

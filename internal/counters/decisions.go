@@ -1,11 +1,10 @@
 package counters
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -18,11 +17,11 @@ import (
 type Decision struct {
 	// Field is the field of its record, an argument of Sweep and Restate. Record is the record's text.
 	Field, Record string
-	Rule, Key     string
-	WindowMs      int64 // of the window that determines the decision
-	Limit         int64
-	SinceMs       int64
-	UntilMs       int64
+	api.Throttled
+	HoldMs  int64 // a subscriber that received nothing newer keeps it for longer than this after UntilMs
+	Version int64 // of the key's last transition
+	// Published is the version of the decision that subscribers find instead; 0: they find none.
+	Published int64
 }
 
 // Decisions returns the throttle decisions in these fields of partition p (from Levelled). Fields
@@ -38,31 +37,11 @@ func (s *Redis) Decisions(ctx context.Context, p int, fields []string) ([]Decisi
 	}
 	var out []Decision
 	for i, record := range records {
-		if d, ok := decisionOf(fields[i], record.Val()); ok {
-			out = append(out, d)
+		if t, ok := parseThrottle(fields[i], record.Val()); ok {
+			out = append(out, Decision{fields[i], record.Val(), t, holdIn(record.Val()), versionIn(record.Val()), 0})
 		}
 	}
 	return out, nil
-}
-
-// decisionOf reads the decision in a record; lua/records.lua has its form.
-func decisionOf(field, record string) (Decision, bool) {
-	_, said, ok := strings.Cut(record, "!")
-	rule, _, _ := strings.Cut(record, ";")
-	key, _, _ := strings.Cut(field, "\n")
-	d := Decision{Field: field, Record: record, Rule: rule, Key: key}
-	numbers := strings.Split(said, ",")
-	for i, to := range []*int64{&d.WindowMs, &d.Limit, &d.SinceMs, &d.UntilMs} {
-		if !ok || i >= len(numbers) {
-			return d, false
-		}
-		n, err := strconv.ParseInt(numbers[i], 10, 64)
-		if err != nil {
-			return d, false
-		}
-		*to = n
-	}
-	return d, true
 }
 
 // endsAlone is the end of the field for a decision that is released although its key has another record. No rule has
@@ -73,11 +52,23 @@ const endsAlone = "\nlost decision"
 // has a record without this decision (of a lower level, or of another rule), that record stays, and the decision ends.
 // Release returns how many transitions it wrote.
 func (s *Redis) Release(ctx context.Context, p int, rules *windows.Rules, d *api.Transition) (int64, error) {
-	// A greater version would count on in all later versions of the key.
-	if now := s.clockMs(time.Now().UnixMilli()); max(d.Version, d.SinceMs) > now+(24*time.Hour).Milliseconds() {
-		return 0, fmt.Errorf("the decision on %s has the version %d and begins at %d: another program published it",
-			api.ThrottleSubject(s.keys.Prefix, d.Rule, d.Key), d.Version, d.SinceMs)
+	version, impossible := s.versionOf(d.Rule, d.Key, d.Version)
+	n, err := s.release(ctx, p, rules, d, version)
+	return n, cmp.Or(err, impossible)
+}
+
+// versionOf returns the version of a published decision, above which the next one is published. It is 0, with an
+// error, if no program of ours can have published it: it would count on in all later versions of the key.
+func (s *Redis) versionOf(rule, key string, version int64) (int64, error) {
+	if version <= s.clockMs(time.Now().UnixMilli())+(24*time.Hour).Milliseconds() {
+		return version, nil
 	}
+	return 0, fmt.Errorf("the decision on %s had the version %d: another program published it, and its subscribers "+
+		"ignore the key until they start again", api.ThrottleSubject(s.keys.Prefix, rule, key), version)
+}
+
+func (s *Redis) release(ctx context.Context, p int, rules *windows.Rules, d *api.Transition, version int64) (int64,
+	error) {
 	field, shadow := d.Key, 0
 	if d.Shadow {
 		shadow = 1
@@ -85,11 +76,12 @@ func (s *Redis) Release(ctx context.Context, p int, rules *windows.Rules, d *api
 	if d.Shadow || d.IsBlock() {
 		field += "\n" + d.Rule
 	}
-	record := fmt.Sprintf("%s;lost;%d!%d,%d,%d,%d,0,%d", d.Rule, d.Version, d.WindowMs, d.Limit, d.SinceMs, d.UntilMs,
-		shadow)
+	now := s.clockMs(time.Now().UnixMilli()) // with greater numbers than these, a record would be corrupt
+	record := fmt.Sprintf("%s;lost;%d!%d,%d,%d,%d,0,%d", d.Rule, version, min(d.WindowMs, 1<<36),
+		min(d.Limit, 1<<53-1), min(d.SinceMs, now), min(d.UntilMs, now), shadow)
 	written, err := s.writeLost(ctx, p, field, record)
 	if err == nil && !written && !d.IsBlock() {
-		have, ok := decisionOf(field, s.redis.HGet(ctx, s.keys.Levels(p), field).Val())
+		have, ok := parseThrottle(field, s.redis.HGet(ctx, s.keys.Levels(p), field).Val())
 		if ok && have.Rule == d.Rule {
 			return 0, nil // it was decided again meanwhile
 		}
@@ -111,13 +103,15 @@ func (s *Redis) writeLost(ctx context.Context, p int, field, record string) (wri
 	return s.redis.HSetNX(ctx, s.keys.Levels(p), field, record).Result()
 }
 
-// Restate publishes the throttle decisions of these records of partition p again, as renewals, if
-// they are still in force. It returns how many transitions it wrote.
-func (s *Redis) Restate(ctx context.Context, p int, rules *windows.Rules, fields []string) (transitions int64,
+// Restate publishes these throttle decisions of partition p again, as renewals with versions above those that were
+// published, if they are still in force. It returns how many transitions it wrote.
+func (s *Redis) Restate(ctx context.Context, p int, rules *windows.Rules, wrong []Decision) (transitions int64,
 	err error) {
-	if len(fields) == 0 {
-		return 0, nil
+	fields, above, impossible := make([]string, len(wrong)), int64(1), error(nil)
+	for i, d := range wrong {
+		version, err := s.versionOf(d.Rule, d.Key, d.Published)
+		fields[i], above, impossible = d.Field, max(above, version), cmp.Or(impossible, err)
 	}
-	transitions, _, err = s.sweep(ctx, p, rules, fields, true)
-	return transitions, err
+	transitions, _, err = s.sweep(ctx, p, rules, fields, above)
+	return transitions, cmp.Or(err, impossible)
 }

@@ -86,8 +86,7 @@ func TestDistinctValuesEqualTheRecount(t *testing.T) {
 	eachRedis(t, rules, func(t *testing.T, s *store) {
 		plan := s.rules.Match("k")
 		rapid.Check(t, func(rt *rapid.T) {
-			_, err := s.Reset(t.Context(), plan, "k")
-			testkit.Must(t, err)
+			s.reset("k")
 			s.clock.ms += 10_000
 			appended := int64(0)
 			m := &touched{seen: map[string]int64{}}
@@ -125,8 +124,7 @@ func (s *store) askDistinct(t *testing.T, rt *rapid.T, m *touched, plan *windows
 	mode := rapid.SampledFrom([]api.Mode{api.ModeTake, api.ModeTake, api.ModeLook, api.ModeCharge}).Draw(rt, "mode")
 	values, err := plan.Values(func(string) string { return "ABCDEF"[value[0]-'a' : value[0]-'a'+1] })
 	testkit.Must(t, err)
-	got, err := s.Check(t.Context(), []counters.Request{{Plan: plan, Key: "k", Cost: cost, Mode: mode, Values: values}})
-	testkit.Must(t, err)
+	got := s.decide(counters.Request{Plan: plan, Key: "k", Cost: cost, Mode: mode, Values: values})
 	wait, shadow := m.wait(live, now, value, cost), m.wait(watched, now, value, cost)
 	if mode == api.ModeCharge || mode == api.ModeTake && wait == 0 {
 		m.count(value, now, now, cost)
@@ -169,8 +167,7 @@ func TestValuesThatComeTogether(t *testing.T) {
 		for _, user := range []string{"a", "b", "c", "a"} {
 			calls = append(calls, []counters.Request{s.asUser(user)})
 		}
-		got, err := s.serve.CheckMany(t.Context(), calls)
-		testkit.Must(t, err)
+		got := s.decideMany(calls...)
 		for i, used := range []int64{1, 2, 2, 2} {
 			if w := got[i].Items[0].Windows[0]; got[i].Allowed != (i != 2) || w.Used != used {
 				t.Errorf("call %d: allowed %v, %+v", i, got[i].Allowed, w)
@@ -193,34 +190,18 @@ func TestForeignValues(t *testing.T) {
 		} {
 			testkit.Must(t, s.redis.Del(ctx, name).Err())
 			testkit.Must(t, write())
+			found := s.corrupt()
 			for _, user := range []string{"a", "b", "c"} {
-				v, err := s.Check(ctx, []counters.Request{s.asUser(user)})
-				if err != nil || v.Allowed != (user != "c") {
-					t.Errorf("%s: %s: %+v, %v", what, user, v, err)
+				if v := s.decide(s.asUser(user)); v.Allowed != (user != "c") {
+					t.Errorf("%s: %s: %+v", what, user, v)
 				}
+			}
+			if !slices.Equal(*found, []string{name}) {
+				t.Errorf("%s: reported as corrupt: %q", what, *found)
 			}
 			if ttl := s.redis.TTL(ctx, name).Val(); ttl < time.Hour || ttl > 2*time.Hour {
 				t.Errorf("%s: it lives for %v", what, ttl)
 			}
-		}
-	})
-}
-
-// A transition that begins a level has the values that were seen last, the newest first, and also a penalty.
-func TestTransitionsCarryValues(t *testing.T) {
-	rule := &windows.Rule{Name: "a", Match: "*", Penalty: []time.Duration{time.Hour}, Windows: []windows.Window{
-		{Limit: 3, Per: time.Minute, Distinct: "user", PublishValues: 2}}}
-	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
-		for _, user := range []string{"a", "b", "c"} {
-			s.clock.ms++
-			_, err := s.Check(t.Context(), []counters.Request{s.asUser(user)})
-			testkit.Must(t, err)
-		}
-		entries, err := s.redis.XRange(t.Context(), s.keys.Outbox(s.keys.Partition("k")), "-", "+").Result()
-		testkit.Must(t, err)
-		if len(entries) != 2 || entries[1].Values["values"] != `{"user":["c","b"]}` ||
-			entries[1].Values["penalty"] == nil {
-			t.Errorf("%v", entries)
 		}
 	})
 }

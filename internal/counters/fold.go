@@ -65,12 +65,24 @@ func (s *Redis) Fold(ctx context.Context, rules *windows.Rules, batches ...Batch
 	err error) {
 	s.noticeAll(rules)
 	unmatched = make([][]string, len(batches))
-	err = s.retryInPeriod(func() (err error) {
-		call := s.newFoldCall(rules, len(batches))
+	// A copy may be appended a retention after its event, and counted a retention after that.
+	remember := 2 * cmp.Or(s.Retention, stream.DefaultRetention)
+	err = s.retryInPeriod(func() error {
+		c := foldCall{store: s, rules: rules, plans: s.newCallPlans(), args: lua.FoldArgs{Now: s.Clock(),
+			Group: eventlog.Group, RememberMs: remember.Milliseconds(),
+			Partitions: make([]lua.FoldPartition, 0, len(batches))}}
 		for i, b := range batches {
-			unmatched[i] = call.add(b)
+			unmatched[i] = c.add(b)
 		}
-		f, err = call.run(ctx)
+		f = Folded{}
+		if len(c.args.Partitions) == 0 {
+			return nil
+		}
+		c.args.Plans = c.plans.list
+		reply, err := s.lua.Fold(ctx, c.args)
+		if err == nil {
+			f = Folded{FoldReply: reply, Merged: c.merged, Keys: c.keys}
+		}
 		return err
 	})
 	return f, unmatched, err
@@ -81,75 +93,18 @@ type foldCall struct {
 	store  *Redis
 	rules  *windows.Rules
 	args   lua.FoldArgs
-	plans  map[*windows.Plan]*lua.Plan // one for all partitions
-	folded Folded
+	plans  callPlans
+	merged int64       // as in Folded
+	keys   []FoldedKey // as in Folded
 }
 
-func (s *Redis) newFoldCall(rules *windows.Rules, batches int) *foldCall {
-	return &foldCall{store: s, rules: rules, plans: map[*windows.Plan]*lua.Plan{}, args: lua.FoldArgs{
-		Now: s.Clock(), Group: eventlog.Group, RememberMs: cmp.Or(s.Remember, stream.DefaultRetention).Milliseconds(),
-		Partitions: make([]lua.FoldPartition, 0, batches),
-	}}
-}
-
-func (c *foldCall) run(ctx context.Context) (Folded, error) {
-	if len(c.args.Partitions) == 0 {
-		return Folded{}, nil
-	}
-	reply, err := c.store.lua.Fold(ctx, c.args)
-	if err != nil {
-		return Folded{}, err
-	}
-	c.folded.FoldReply = reply
-	return c.folded, nil
-}
-
-// add adds a batch. It returns the IDs of the events that no rule matches.
+// add adds a batch. It groups the events by their plans and keys, in the order in which plans and keys occur first. It
+// returns the IDs of the events that no rule matches.
 func (c *foldCall) add(b Batch) (unmatched []string) {
-	plans, unmatched := c.byPlan(b.Events)
-	if len(plans) == 0 {
-		return unmatched
-	}
-	p, keys := b.Partition, c.store.keys
-	c.args.TraceParent, c.args.TraceState = b.TraceParent, b.TraceState
-	partition := lua.FoldPartition{Events: keys.Events(p), Levels: keys.Levels(p), Due: keys.Due(p),
-		Outbox: keys.Outbox(p), IDs: keys.IDs(p)}
-	for _, pk := range plans {
-		section := lua.FoldSection{Plan: c.luaPlan(pk.plan), Keys: make([]lua.FoldKey, len(pk.keys))}
-		rule := pk.plan.Rules()[0].Name
-		for i, k := range pk.keys {
-			k.sort()
-			section.Keys[i] = lua.FoldKey{Meters: c.store.meters(p, pk.plan.Forms(), k.key), Groups: k.groups}
-			c.folded.Keys = append(c.folded.Keys, FoldedKey{rule, k.key, k.events, k.units})
-			c.folded.Merged += k.events - int64(len(k.groups))
-		}
-		partition.Sections = append(partition.Sections, section)
-	}
-	c.args.Partitions = append(c.args.Partitions, partition)
-	return unmatched
-}
-
-// luaPlan returns a plan for the library. It is the same for the whole call.
-func (c *foldCall) luaPlan(p *windows.Plan) *lua.Plan {
-	if c.plans[p] == nil {
-		c.plans[p] = c.store.luaPlan(p)
-	}
-	return c.plans[p]
-}
-
-// planKeys are the keys of a batch that share a plan.
-type planKeys struct {
-	plan   *windows.Plan
-	keys   []*keyGroups
-	begins []int64 // ms at which periods of windows begin: no group has events from before and after one
-}
-
-// byPlan groups events by their plans and keys, in the order in which plans and keys occur first. It returns the IDs of
-// the events that no rule matches.
-func (c *foldCall) byPlan(events []Event) (plans []*planKeys, unmatched []string) {
+	var plans []*planKeys
 	known := map[*windows.Plan]*planKeys{}
-	byKey := make(map[string]*keyGroups, len(events))
-	for _, e := range events {
+	byKey := make(map[string]*keyGroups, len(b.Events))
+	for _, e := range b.Events {
 		k := byKey[e.Key]
 		if k == nil {
 			plan := c.rules.Match(e.Key)
@@ -159,7 +114,8 @@ func (c *foldCall) byPlan(events []Event) (plans []*planKeys, unmatched []string
 			}
 			pk := known[plan]
 			if pk == nil {
-				pk = &planKeys{plan: plan, begins: c.luaPlan(plan).Begins()}
+				pk = &planKeys{plan: plan, place: c.plans.place(plan)}
+				pk.begins = c.plans.list[pk.place].Begins()
 				known[plan], plans = pk, append(plans, pk)
 			}
 			k = &keyGroups{planKeys: pk, key: e.Key, resolution: plan.ResolutionMs()}
@@ -167,7 +123,35 @@ func (c *foldCall) byPlan(events []Event) (plans []*planKeys, unmatched []string
 		}
 		k.add(e)
 	}
-	return plans, unmatched
+	if len(plans) == 0 {
+		return unmatched
+	}
+	p, names := b.Partition, c.store.keys
+	c.args.TraceParent, c.args.TraceState = b.TraceParent, b.TraceState
+	partition := lua.FoldPartition{Events: names.Events(p), Levels: names.Levels(p), Due: names.Due(p),
+		Outbox: names.Outbox(p), IDs: names.IDs(p)}
+	for _, pk := range plans {
+		section := lua.FoldSection{Plan: pk.place, Keys: make([]lua.FoldKey, len(pk.keys))}
+		for i, k := range pk.keys {
+			slices.SortStableFunc(k.groups, func(a, b lua.FoldGroup) int { // by the time of their entry
+				return entry.CompareIDs(a.IDs[len(a.IDs)-1], b.IDs[len(b.IDs)-1])
+			})
+			section.Keys[i] = lua.FoldKey{Meters: c.store.meters(p, pk.plan.Forms(), k.key), Groups: k.groups}
+			c.keys = append(c.keys, FoldedKey{pk.plan.Rules()[0].Name, k.key, k.events, k.units})
+			c.merged += k.events - int64(len(k.groups))
+		}
+		partition.Sections = append(partition.Sections, section)
+	}
+	c.args.Partitions = append(c.args.Partitions, partition)
+	return unmatched
+}
+
+// planKeys are the keys of a batch that share a plan.
+type planKeys struct {
+	plan   *windows.Plan
+	place  int // of the plan, in the call
+	keys   []*keyGroups
+	begins []int64 // ms at which periods of windows begin: no group has events from before and after one
 }
 
 // keyGroups are the groups of a key while a call is prepared. Events of one key
@@ -188,9 +172,10 @@ func (k *keyGroups) add(e Event) {
 	k.events, k.units = k.events+1, k.units+e.Count
 	values, _ := k.plan.Values(e.Field) // an error was handled when the event was decoded, unless the rule is newer
 	for i := len(k.groups) - 1; i >= 0 && e.Ms-k.firsts[i] <= k.resolution; i-- {
-		g := &k.groups[i]
+		g, first := &k.groups[i], k.firsts[i]
+		between := func(begin int64) bool { return (first < begin) != (e.Ms < begin) }
 		if g.Count == e.Count && slices.Equal(g.Values, values) && (g.ProducerIDs != nil) == (e.ProducerID != "") &&
-			k.samePeriods(k.firsts[i], e.Ms) {
+			!slices.ContainsFunc(k.begins, between) {
 			g.IDs = append(g.IDs, e.ID)
 			if e.ProducerID != "" {
 				g.ProducerIDs = append(g.ProducerIDs, e.ProducerID)
@@ -204,23 +189,4 @@ func (k *keyGroups) add(e Event) {
 	}
 	k.groups = append(k.groups, g)
 	k.firsts = append(k.firsts, e.Ms)
-}
-
-func (k *keyGroups) samePeriods(a, b int64) bool {
-	for _, ms := range k.begins {
-		if (a < ms) != (b < ms) {
-			return false
-		}
-	}
-	return true
-}
-
-// sort orders the groups by their newest event, whose time their entry has.
-func (k *keyGroups) sort() {
-	if len(k.groups) < 2 {
-		return
-	}
-	slices.SortStableFunc(k.groups, func(a, b lua.FoldGroup) int {
-		return entry.CompareIDs(a.IDs[len(a.IDs)-1], b.IDs[len(b.IDs)-1])
-	})
 }

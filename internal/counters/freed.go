@@ -2,10 +2,9 @@ package counters
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 )
 
 // Fields of a partition's levels hash with its marks (lua/features/freed.lua).
@@ -40,20 +39,13 @@ func (s *Redis) Resets(ctx context.Context, parts []int) ([]int64, error) {
 
 // marks returns a field of these partitions' levels.
 func (s *Redis) marks(ctx context.Context, parts []int, field string) ([]string, error) {
-	pipe := s.redis.Pipeline()
-	marks := make([]*redis.StringCmd, len(parts))
+	levels := make([]string, len(parts))
 	for i, p := range parts {
-		marks[i] = pipe.HGet(ctx, s.keys.Levels(p), field)
+		levels[i] = s.keys.Levels(p)
 	}
-	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+	marks, err := redisclient.HGetEach(ctx, s.redis, levels, field)
+	if err != nil {
 		return nil, fmt.Errorf("reading the marks of what came back: %w", err)
 	}
-	out := make([]string, len(parts))
-	for i, m := range marks {
-		if err := m.Err(); err != nil && !errors.Is(err, redis.Nil) {
-			return nil, fmt.Errorf("reading the marks of what came back: %w", err)
-		}
-		out[i] = m.Val()
-	}
-	return out, nil
+	return marks, nil
 }

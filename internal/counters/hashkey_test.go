@@ -39,9 +39,7 @@ func TestHashedValues(t *testing.T) {
 			plan := rules.Match("k")
 			values, err := plan.Values(func(string) string { return user })
 			testkit.Must(t, err)
-			got, err := s.Check(t.Context(), []counters.Request{{Plan: plan, Key: "k", Cost: 1, Values: values}})
-			testkit.Must(t, err)
-			return got.Allowed
+			return s.decide(counters.Request{Plan: plan, Key: "k", Cost: 1, Values: values}).Allowed
 		}
 		plan := rules.Match("k")
 		s.fold(t, plan, counters.Event{Key: "k", Ms: s.clock.ms, Count: 1, Fields: map[string]any{"user": "Alice"}})

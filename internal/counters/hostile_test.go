@@ -2,6 +2,7 @@ package counters_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
@@ -25,8 +27,6 @@ type garbage struct {
 	// it. Otherwise nothing of the counter can be read.
 	between bool
 	put     func(c redis.UniversalClient, name string) error
-	// real: the embedded Redis accepts IDs that a real Redis refuses.
-	real bool
 }
 
 var nonsense = []string{"inf", "-inf", "nan", "1e300", "-5", "0", "1.5", "x", "", "0x7fffffffffffffff",
@@ -83,9 +83,6 @@ func garbageFor(algorithm, kind string, now int64) (list []garbage) {
 	}
 	if like := garbageLike[algorithm]; like != nil {
 		like(now, add)
-	}
-	for i := range list {
-		list[i].real = strings.HasSuffix(list[i].what, "deleted")
 	}
 	return list
 }
@@ -152,129 +149,134 @@ func garbageRings(now int64, add func(string, bool, ...[]any)) {
 
 // Foreign data in a counter's place makes no script fail or run forever, no other
 // key of the batch or check loses anything, and the key itself is counted from then
-// on.
+// on, also by reservations.
 func TestGarbageCountersHoldNobodyUp(t *testing.T) {
-	ctx := context.Background()
-	for _, algorithm := range windows.Algorithms {
-		t.Run(algorithm, func(t *testing.T) {
-			eachRedis(t, nil, func(t *testing.T, s *store) {
-				s.rules = rulesOf(t, &windows.Rule{Name: "r", Match: "*", Algorithm: algorithm,
-					Windows: []windows.Window{{Limit: 100, Per: time.Hour}}, Alerts: []int{5}, Hold: time.Second})
-				x := tale{t, s}
-				x.check("k", 1)
-				kind := s.redis.Type(ctx, x.counter("k")).Val()
-				for i, g := range garbageFor(algorithm, kind, s.clock.ms) {
-					embedded := strings.HasSuffix(t.Name(), "/embedded")
-					if g.real && embedded {
-						continue
-					}
-					bad, good := fmt.Sprintf("{x}bad%d", i), fmt.Sprintf("{x}good%d", i)
-					s.fold(t, nil, counters.Event{Key: good, Ms: s.clock.ms, Count: 1})
-					if err := g.put(s.redis, x.counter(bad)); err != nil {
-						if embedded {
-							continue // it refuses some of it
-						}
-						t.Fatalf("%s: %v", g.what, err)
-					}
-					if _, err := s.Peek(ctx, s.rules.Match(bad), bad); err != nil {
-						t.Fatalf("%s: peek: %v", g.what, err)
-					}
-					ask := func(cost int64) counters.Verdict {
-						t.Helper()
-						v, err := s.Check(ctx, []counters.Request{{Plan: s.rules.Match(good), Key: good, Cost: 1},
-							{Plan: s.rules.Match(bad), Key: bad, Cost: cost}})
-						if err != nil {
-							t.Fatalf("%s: check: %v", g.what, err)
-						}
-						return v
-					}
-					granted := int64(1)
-					if ask(3).Allowed {
-						granted++
-					} else if !g.between {
-						t.Errorf("%s: the first check is denied", g.what)
-					}
-					if ask(100).Allowed {
-						t.Errorf("%s: a check above the limit is allowed", g.what)
-					}
-					for p, batch := range s.append(t, counters.Event{Key: bad, Ms: s.clock.ms, Count: 4},
-						counters.Event{Key: good, Ms: s.clock.ms, Count: 2},
-						counters.Event{Key: bad, Ms: s.clock.ms, Count: 5}) {
-						f, _, err := s.store.Fold(ctx, s.rules, counters.Batch{Partition: p, Events: batch})
-						if err != nil || f.Folded != 3 {
-							t.Fatalf("%s: fold: %+v, %v", g.what, f, err)
-						}
-						if n := s.redis.XPending(ctx, s.keys.Events(p), eventlog.Group).Val().Count; n != 0 {
-							t.Fatalf("%s: %d events pending", g.what, n)
-						}
-						if _, _, err := s.store.Sweep(ctx, p, s.rules, []string{bad, good}); err != nil {
-							t.Fatalf("%s: sweep: %v", g.what, err)
-						}
-					}
-					if n := used(t, s, good); n != granted+2 {
-						t.Errorf("%s: the other key has used %d, expected %d", g.what, n, granted+2)
-					}
-					if n := used(t, s, bad); !g.between && n != 12 || n < 0 {
-						t.Errorf("%s: the key has used %d, expected 12", g.what, n)
-					}
-					if given, _, err := s.serve.Refund(ctx, s.rules.Match(bad), bad, 2); err != nil ||
-						given < 0 || !g.between && given != 2 {
-						t.Errorf("%s: given back %d, %v", g.what, given, err)
-					}
-					if ttl := s.redis.PTTL(ctx, x.counter(bad)).Val(); !g.between && ttl < 59*time.Minute {
-						t.Errorf("%s: the counter ends in %v", g.what, ttl)
-					}
-				}
-			})
-		})
+	rule := windows.Rule{Windows: []windows.Window{{Limit: 100, Per: time.Hour}}, Alerts: []int{5}, Hold: time.Second}
+	underEachAlgorithm(t, rule, func(t *testing.T, s *store) {
+		s.check("k", 1)
+		kind := s.redis.Type(t.Context(), s.counter("k")).Val()
+		embedded := strings.HasSuffix(t.Name(), "/embedded")
+		for i, g := range garbageFor(s.rules.List()[0].Algorithm, kind, s.clock.ms) {
+			if embedded && strings.HasSuffix(g.what, "deleted") {
+				continue // it accepts IDs that a real Redis refuses
+			}
+			bad, good, reserved := fmt.Sprintf("{x}bad%d", i), fmt.Sprintf("{x}good%d", i), fmt.Sprintf("{x}held%d", i)
+			err := errors.Join(g.put(s.redis, s.counter(bad)), g.put(s.redis, s.counter(reserved)))
+			if err != nil && embedded {
+				continue // it refuses some of it
+			}
+			testkit.Must(t, err)
+			s.countBeside(t, g, good, bad)
+			s.reserveBeside(t, g, fmt.Sprint("r", i), reserved)
+		}
+	})
+}
+
+// countBeside counts a key with foreign data, and another key in the same calls.
+func (s *store) countBeside(t *testing.T, g garbage, good, bad string) {
+	t.Helper()
+	ctx := t.Context()
+	s.fold(t, nil, counters.Event{Key: good, Ms: s.clock.ms, Count: 1})
+	s.peek(bad)
+	ask := func(cost int64) bool {
+		t.Helper()
+		return s.decide(counters.Request{Plan: s.rules.Match(good), Key: good, Cost: 1},
+			counters.Request{Plan: s.rules.Match(bad), Key: bad, Cost: cost}).Allowed
+	}
+	granted := int64(1)
+	if ask(3) {
+		granted++
+	} else if !g.between {
+		t.Errorf("%s: the first check is denied", g.what)
+	}
+	if ask(100) {
+		t.Errorf("%s: a check above the limit is allowed", g.what)
+	}
+	for p, batch := range s.append(t, counters.Event{Key: bad, Ms: s.clock.ms, Count: 4},
+		counters.Event{Key: good, Ms: s.clock.ms, Count: 2}, counters.Event{Key: bad, Ms: s.clock.ms, Count: 5}) {
+		if f := s.foldBatch(t, p, batch); f.Folded != 3 {
+			t.Fatalf("%s: fold: %+v", g.what, f)
+		}
+		if n := s.redis.XPending(ctx, s.keys.Events(p), eventlog.Group).Val().Count; n != 0 {
+			t.Fatalf("%s: %d events pending", g.what, n)
+		}
+		if _, _, err := s.store.Sweep(ctx, p, s.rules, []string{bad, good}); err != nil {
+			t.Fatalf("%s: sweep: %v", g.what, err)
+		}
+	}
+	if n := used(t, s, good); n != granted+2 {
+		t.Errorf("%s: the other key has used %d, expected %d", g.what, n, granted+2)
+	}
+	if n := used(t, s, bad); !g.between && n != 12 || n < 0 {
+		t.Errorf("%s: the key has used %d, expected 12", g.what, n)
+	}
+	if given, _ := s.refund(bad, 2); given < 0 || !g.between && given != 2 {
+		t.Errorf("%s: given back %d", g.what, given)
+	}
+	if ttl := s.redis.PTTL(ctx, s.counter(bad)).Val(); !g.between && ttl < 59*time.Minute {
+		t.Errorf("%s: the counter ends in %v", g.what, ttl)
 	}
 }
 
-// Foreign data also does not block a reservation: it is made and committed as if the key had spent nothing.
-func TestGarbageCountersHoldUpNoReservation(t *testing.T) {
-	for _, algorithm := range windows.Algorithms {
-		t.Run(algorithm, func(t *testing.T) {
-			eachRedis(t, nil, func(t *testing.T, s *store) {
-				s.rules = rulesOf(t, &windows.Rule{Name: "r", Match: "*", Algorithm: algorithm,
-					Windows: []windows.Window{{Limit: 100, Per: time.Hour}}})
-				x := tale{t, s}
-				x.check("k", 1)
-				kind := s.redis.Type(t.Context(), x.counter("k")).Val()
-				for i, g := range garbageFor(algorithm, kind, s.clock.ms) {
-					bad := fmt.Sprint("bad", i)
-					if g.put(s.redis, x.counter(bad)) != nil {
-						continue // the embedded Redis refuses some of it
-					}
-					id, got := x.reserve(fmt.Sprint("r", i), 5, time.Minute, bad)
-					if !got.Allowed && !g.between {
-						t.Fatalf("%s: %+v", g.what, got)
-					}
-					if !got.Allowed {
-						continue
-					}
-					if state := x.settle(lua.Commit, id, 4, 0); state != lua.Settled {
-						t.Fatalf("%s: commit: %v", g.what, state)
-					}
-					if n := used(t, s, bad); !g.between && n != 4 {
-						t.Errorf("%s: the key has used %d, expected 4", g.what, n)
-					}
-				}
-			})
-		})
+// reserveBeside makes a reservation of a key with foreign data, and commits it.
+func (s *store) reserveBeside(t *testing.T, g garbage, id, key string) {
+	t.Helper()
+	id, got := s.reserve(id, 5, time.Minute, key)
+	if !got.Allowed && !g.between {
+		t.Fatalf("%s: %+v", g.what, got)
+	}
+	if !got.Allowed {
+		return
+	}
+	if state := s.settle(lua.Commit, id, 4, 0); state != lua.Settled {
+		t.Fatalf("%s: commit: %v", g.what, state)
+	}
+	if n := used(t, s, key); !g.between && n != 4 {
+		t.Errorf("%s: the key has used %d, expected 4", g.what, n)
 	}
 }
 
-// A fold returns how many corrupt counters it found, so that operators can see them.
-func TestFoldCountsUnreadableCounters(t *testing.T) {
-	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
-		s.redis.Set(context.Background(), tale{t, s}.counter("k{k}"), "x", 0)
-		for p, batch := range s.append(t, counters.Event{Key: "k{k}", Ms: start, Count: 1},
-			counters.Event{Key: "k", Ms: start, Count: 1}) {
-			if f := s.foldBatch(t, p, batch); f.Corrupt != 1 || f.Folded != 2 {
-				t.Fatalf("%+v", f)
+// Each operation that decides or counts names the corrupt counters that it found, so that operators can see them.
+func TestCorruptCountersAreNamed(t *testing.T) {
+	rule := windows.Rule{Windows: []windows.Window{{Limit: 9, Per: time.Hour}}}
+	underEachAlgorithm(t, rule, func(t *testing.T, s *store) {
+		found := s.corrupt()
+		for name, do := range map[string]func(key string){
+			"check":     func(key string) { s.check(key, 1) },
+			"denied":    func(key string) { s.check(key, 10) },
+			"look":      func(key string) { s.ask(key, 1, api.ModeLook) },
+			"peek":      func(key string) { s.peek(key) },
+			"reserve":   func(key string) { s.reserve("r", 1, time.Minute, key) },
+			"forbidden": func(key string) { s.reserve("f", 10, time.Minute, key) },
+			"fold":      func(key string) { s.fold(t, nil, counters.Event{Key: key, Ms: s.clock.ms, Count: 1}) },
+		} {
+			bad := "bad" + name
+			testkit.Must(t, s.redis.Set(t.Context(), s.counter(bad), "x", 0).Err())
+			*found = nil
+			do("good" + name)
+			do(bad)
+			do("good" + name)
+			if !slices.Equal(*found, []string{s.counter(bad)}) {
+				t.Errorf("%s: it names %q as corrupt", name, *found)
 			}
 		}
 	})
+	rule.Name, rule.Match, rule.Penalty = "a", "*", []time.Duration{time.Minute}
+	eachRedis(t, rulesOf(t, &rule), func(t *testing.T, s *store) {
+		name, found := s.keys.Counter(s.keys.Partition("k"), "penalty", "k"), s.corrupt()
+		testkit.Must(t, s.redis.Set(t.Context(), name, "x", 0).Err())
+		if s.check("k", 1); !slices.Equal(*found, []string{name}) {
+			t.Errorf("it names %q as corrupt, expected its penalty", *found)
+		}
+	})
+}
+
+// corrupt returns the list of the names that are reported as corrupt from now on.
+func (s *store) corrupt() *[]string {
+	var found []string
+	note := func(name string) { found = append(found, name) }
+	s.serve.Library().Corrupt, s.store.Library().Corrupt = note, note
+	return &found
 }
 
 // One of the partitions that are folded together has a string in place of its events. No event of it is counted. The

@@ -1,7 +1,6 @@
 package counters_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -9,9 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/streamcounter/streamcounter/internal/counters"
-	"github.com/streamcounter/streamcounter/internal/reservations"
-	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -59,12 +56,9 @@ func (p *spenders) renew(id string) {
 	} else if one.had > 0 {
 		p.late++
 	}
-	got, err := p.s.held.RenewLease(context.Background(), p.plan, reservations.Lease{Key: p.key, Units: one.had,
-		TTL: 125 * time.Millisecond, ID: p.s.held.ID(id, []counters.Request{{Key: p.key}})},
-		reservations.Renewal{
-			Used: one.had - one.left, Keep: keep, Want: want, Least: rapid.Int64Range(1, 3).Draw(p.T, "least")})
-	testkit.Must(p.T, err)
-	*one = leased{got.Units, got.Units, p.s.clock.ms + 100}
+	got := p.s.leases(p.key, ms(125), api.LeaseRequest{ID: id, Had: one.had, Used: one.had - one.left, Keep: keep,
+		Want: want, Least: rapid.Int64Range(1, 3).Draw(p.T, "least")})
+	*one = leased{got, got, p.s.clock.ms + 100}
 }
 
 // spend uses units of a lease that has not ended.
@@ -78,22 +72,17 @@ func (p *spenders) spend(id string) {
 
 func (p *spenders) check() {
 	cost := rapid.SampledFrom([]int64{1, 8, 20}).Draw(p.T, "cost")
-	v, err := p.s.serve.Check(context.Background(), []counters.Request{{Plan: p.plan, Key: p.key, Cost: cost}})
-	testkit.Must(p.T, err)
-	if v.Allowed {
+	if p.s.check(p.key, cost).Allowed {
 		p.note(cost)
 	}
 }
 
 func (p *spenders) reserve() {
 	p.ids++
-	requests := []counters.Request{{Plan: p.plan, Key: p.key, Cost: rapid.Int64Range(1, 10).Draw(p.T, "reserved")}}
-	id := p.s.held.ID(fmt.Sprint("r", p.ids), requests)
-	ms := rapid.SampledFrom([]int64{50, 100, 2000}).Draw(p.T, "for")
-	got, err := p.s.held.Reserve(context.Background(), id, time.Duration(ms)*time.Millisecond, "-", requests)
-	testkit.Must(p.T, err)
-	if got.Allowed {
-		p.open = append(p.open, held{id: id, units: []int64{requests[0].Cost}})
+	units := rapid.Int64Range(1, 10).Draw(p.T, "reserved")
+	ttl := rapid.SampledFrom([]int64{50, 100, 2000}).Draw(p.T, "for")
+	if id, got := p.s.reserve(fmt.Sprint("r", p.ids), units, ms(ttl), p.key); got.Allowed {
+		p.open = append(p.open, held{id: id, units: []int64{units}})
 	}
 }
 
@@ -106,20 +95,9 @@ func (p *spenders) commit() {
 	one := p.open[i]
 	p.open = slices.Delete(p.open, i, i+1)
 	units := rapid.Int64Range(0, one.units[0]).Draw(p.T, "committed")
-	got, err := p.s.held.Settle(context.Background(), p.s.rules, one.id, []int{p.s.serve.Partition(p.key)}, lua.Commit,
-		time.Minute, func(string, int64) int64 { return units }, "c")
-	testkit.Must(p.T, err)
-	if got.State == lua.Settled {
+	if p.s.settle(lua.Commit, one.id, units, time.Minute) == lua.Settled {
 		p.note(units)
 	}
-}
-
-func (p *spenders) sweep() {
-	partition := p.s.serve.Partition(p.key)
-	fields, err := p.s.serve.DueRecords(context.Background(), partition, p.s.clock.ms, 1000)
-	testkit.Must(p.T, err)
-	_, _, err = p.s.serve.Sweep(context.Background(), partition, p.s.rules, fields)
-	testkit.Must(p.T, err)
 }
 
 // spentRule is a rule of an algorithm that never admits more than the limit, of one window or two.
@@ -174,27 +152,7 @@ func (p *spenders) run(steps int) {
 		case 9:
 			p.commit()
 		case 10:
-			p.sweep()
+			p.s.sweep(p.T)
 		}
 	}
-}
-
-// A process renews its lease after it was suspended for longer than a window. The lease's units have left the windows
-// meanwhile, and do not count as room.
-func TestALeaseThatLeftItsWindows(t *testing.T) {
-	rule := windows.Rule{Windows: []windows.Window{{Limit: 100, Per: time.Second}}}
-	underEachAlgorithm(t, rule, func(t *testing.T, s *store) {
-		x := tale{t, s}
-		had := x.leases(ms(100), 0, reservations.Renewal{Want: 60})
-		if had != 60 {
-			t.Fatalf("a lease of %d units", had)
-		}
-		s.clock.ms += 5000
-		if v := x.check("k", 100); !v.Allowed {
-			t.Fatalf("%+v: nothing counts any more", v)
-		}
-		if n := x.leases(ms(100), had, reservations.Renewal{Used: 10, Want: 30}); n != 0 {
-			t.Errorf("%d units of a window of 100 that holds 100", n)
-		}
-	})
 }

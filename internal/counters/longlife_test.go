@@ -24,10 +24,8 @@ func TestTotalsStepBack(t *testing.T) {
 		"sliding-buckets": 1 << 51} {
 		t.Run(a, func(t *testing.T) {
 			eachRedis(t, nil, func(t *testing.T, s *store) {
-				run := 0
-				rapid.Check(t, func(rt *rapid.T) {
-					run++
-					l := newTimeline(rt, s, a, fmt.Sprintf("user:%d-", run))
+				eachTimeline(t, func(rt *rapid.T, prefix string) {
+					l := newTimeline(rt, s, a, prefix)
 					for _, key := range l.keys {
 						total := era - rapid.Int64Range(-5, 100).Draw(rt, "below")
 						old(rt, s, l.rule, key, s.clock.ms, total)
@@ -60,32 +58,28 @@ func TestTotalsStepBack(t *testing.T) {
 // never empty. (No rule admits so much at once, so the script is called directly.)
 func TestNoSumOutgrowsItsNumber(t *testing.T) {
 	const cost, window = 1 << 46, 3_600_000
-	for _, a := range windows.Algorithms {
-		t.Run(a, func(t *testing.T) {
-			eachRedis(t, nil, func(t *testing.T, s *store) {
-				p, oracle := s.keys.Partition("k"), Oracle{Formula: formulaOf(a)}
-				args := lua.CheckArgs{Partitions: []lua.CheckPartition{{Levels: s.keys.Levels(p), Due: s.keys.Due(p),
-					Outbox: s.keys.Outbox(p)}},
-					Plans: []*lua.Plan{{
-						Meters: []lua.Meter{{Algorithm: a, Setting: testBuckets, SpanMs: window, Windows: []int{1}}},
-						Rules: []lua.Rule{{Name: "r", Algorithm: a,
-							Windows: []lua.Window{{Ms: window, Limit: 1 << 50}}}}}},
-					Keys:  []lua.CheckKey{{Meters: []string{s.keys.Counter(p, lua.Form(a), "k")}}},
-					Calls: [][]lua.CheckItem{{{Cost: cost}}}}
-				for total := int64(0); total < 1<<53+10*cost; total += cost {
-					s.clock.ms += window/2 + 1_234
-					args.Now = lua.Now(s.clock.ms)
-					reply, err := lua.NewServer(s.redis).Check(t.Context(), args)
-					testkit.Must(t, err)
-					oracle.Add("k", s.clock.ms, cost)
-					used := reply.Calls[0].Items[0].Windows[0].Used
-					if want := oracle.Used("k", s.clock.ms, window); used != want {
-						t.Fatalf("after %d units used %d, recount says %d", total, used, want)
-					}
-				}
-			})
-		})
-	}
+	eachAlgorithmInRedis(t, func(t *testing.T, s *store, a string) {
+		p, oracle := s.keys.Partition("k"), Oracle{Formula: formulaOf(a)}
+		args := lua.CheckArgs{Partitions: []lua.CheckPartition{{Levels: s.keys.Levels(p), Due: s.keys.Due(p),
+			Outbox: s.keys.Outbox(p)}},
+			Plans: []*lua.Plan{{
+				Meters: []lua.Meter{{Algorithm: a, Setting: testBuckets, SpanMs: window, Windows: []int{1}}},
+				Rules: []lua.Rule{{Name: "r", Algorithm: a,
+					Windows: []lua.Window{{Ms: window, Limit: 1 << 50}}}}}},
+			Keys:  []lua.CheckKey{{Meters: []string{s.keys.Counter(p, lua.Form(a), "k")}}},
+			Calls: [][]lua.CheckItem{{{Cost: cost}}}}
+		for total := int64(0); total < 1<<53+10*cost; total += cost {
+			s.clock.ms += window/2 + 1_234
+			args.Now = lua.Now(s.clock.ms)
+			reply, err := lua.NewServer(s.redis).Check(t.Context(), args)
+			testkit.Must(t, err)
+			oracle.Add("k", s.clock.ms, cost)
+			used := reply.Calls[0].Items[0].Windows[0].Used
+			if want := oracle.Used("k", s.clock.ms, window); used != want {
+				t.Fatalf("after %d units used %d, recount says %d", total, used, want)
+			}
+		}
+	})
 }
 
 // old makes the counter of a key that has counted `total` units, one of them now.
@@ -142,18 +136,19 @@ func TestSteadyKeysDoNotGrow(t *testing.T) {
 	for _, a := range windows.Algorithms {
 		t.Run(a, func(t *testing.T) {
 			s := securedStore(t, nil)
-			x := settled(one(t, s, a, 1000, time.Hour))
+			s.useRule(a, 1000, time.Hour)
+			testkit.Must(t, s.learn())
 			var early int64
 			for hour := range 24 * 24 {
 				for range 6 {
 					s.clock.ms += 600_000
 					if hour%24 == 9 { // a busy hour a day
 						s.clock.ms += 50
-						x.check("k", 3)
+						s.check("k", 3)
 					}
-					x.check("k", 1)
+					s.check("k", 1)
 				}
-				size, err := s.redis.MemoryUsage(context.Background(), x.counter("k")).Result()
+				size, err := s.redis.MemoryUsage(context.Background(), s.counter("k")).Result()
 				testkit.Must(t, err)
 				if hour < 10*24 {
 					early = max(early, size)
@@ -165,54 +160,6 @@ func TestSteadyKeysDoNotGrow(t *testing.T) {
 	}
 }
 
-// The longest windows are exact to the unit and to the millisecond: a month and MaxWindow, in checks over 379 days.
-// (TestCounterEqualsRecount has windows up to 31 days.)
-func TestLongestWindows(t *testing.T) {
-	const day, step = 86_400_000, 26 * 3_600_000
-	limits := []OracleWindow{{Ms: 30 * day, Limit: 30_000},
-		{Ms: windows.MaxWindow.Milliseconds(), Limit: 300_000}}
-	eachAlgorithm(t, func(t *testing.T, s *store, algorithm string) {
-		rule := &windows.Rule{Name: "r", Match: "*", Algorithm: algorithm}
-		for _, w := range limits {
-			rule.Windows = append(rule.Windows, windows.Window{Limit: w.Limit, Per: ms(w.Ms)})
-		}
-		if algorithm == windows.SlidingBuckets {
-			rule.Buckets = testBuckets
-		}
-		s.rules = rulesOf(t, rule)
-		l := timeline{s: s, rule: s.rules.List()[0], plan: planOf(s.rules), limits: limits,
-			oracle: &Oracle{Formula: formulaOf(algorithm)}}
-		denied := 0
-		for i := range int64(350) {
-			s.clock.ms += step + i%7
-			cost := int64(1400)
-			now := s.clock.ms
-			v, err := s.Check(context.Background(), []counters.Request{{Plan: l.plan, Key: "k", Cost: cost}})
-			testkit.Must(t, err)
-			want, retry := room(l.oracle, "k", now, cost, limits), v.Items[0].RetryAfter.Milliseconds()
-			if v.Allowed != want {
-				t.Fatalf("check %d: allowed %v, recount says %v", i, v.Allowed, want)
-			}
-			if want {
-				l.oracle.Add("k", now, cost)
-			} else {
-				denied++
-				if room(l.oracle, "k", now+retry-1, cost, limits) || !room(l.oracle, "k", now+retry, cost, limits) {
-					t.Fatalf("check %d: retry after %d ms is not when it is admitted", i, retry)
-				}
-			}
-			for w, lim := range limits {
-				if got, want := v.Items[0].Windows[w].Used, l.oracle.Used("k", now, lim.Ms); got != want {
-					t.Fatalf("check %d: used %d of %d ms, recount says %d", i, got, lim.Ms, want)
-				}
-			}
-		}
-		if denied < 25 {
-			t.Fatalf("only %d were denied: the limits were never near", denied)
-		}
-	})
-}
-
 // However many entries are too old, one write removes at most some 10,000, and a log
 // whose entries are all too old is removed at once, in the background.
 func TestLogsAreTrimmedInSteps(t *testing.T) {
@@ -221,16 +168,17 @@ func TestLogsAreTrimmedInSteps(t *testing.T) {
 		t.Run(a, func(t *testing.T) {
 			ctx := context.Background()
 			s := securedStore(t, nil)
-			x := settled(one(t, s, a, windows.MaxLimit, 24*time.Hour))
+			s.useRule(a, windows.MaxLimit, 24*time.Hour)
+			testkit.Must(t, s.learn())
 			for i := int64(0); i < entries; {
 				pipe := s.redis.Pipeline()
 				for range 10_000 {
 					i++
 					at := start + i*day/entries
 					if a == "sliding-log" {
-						pipe.Do(ctx, "XADD", x.counter("k"), fmt.Sprintf("%d-*", at), "count", 1, "total", i)
+						pipe.Do(ctx, "XADD", s.counter("k"), fmt.Sprintf("%d-*", at), "count", 1, "total", i)
 					} else {
-						pipe.Do(ctx, "ZADD", x.counter("k"), at, fmt.Sprintf("%016d:1", i))
+						pipe.Do(ctx, "ZADD", s.counter("k"), at, fmt.Sprintf("%016d:1", i))
 					}
 				}
 				if _, err := pipe.Exec(ctx); err != nil {
@@ -239,14 +187,14 @@ func TestLogsAreTrimmedInSteps(t *testing.T) {
 			}
 			length := func() int64 {
 				if a == "sliding-log" {
-					return s.redis.XLen(ctx, x.counter("k")).Val()
+					return s.redis.XLen(ctx, s.counter("k")).Val()
 				}
-				return s.redis.ZCard(ctx, x.counter("k")).Val()
+				return s.redis.ZCard(ctx, s.counter("k")).Val()
 			}
 			s.clock.ms = start + day + day/2 // half of them have aged
 			units := entries / 2
 			for left := length(); left > entries/2+10_000; {
-				v := x.check("k", 2500)
+				v := s.check("k", 2500)
 				units += 2500
 				if got := v.Items[0].Windows[0].Used; got != units {
 					t.Fatalf("used %d, expected %d", got, units)
@@ -262,7 +210,7 @@ func TestLogsAreTrimmedInSteps(t *testing.T) {
 			}
 			freed := lazilyFreed(t, s)
 			s.clock.ms += 2 * day
-			if v := x.check("k", 1); v.Items[0].Windows[0].Used != 1 || length() != 1 {
+			if v := s.check("k", 1); v.Items[0].Windows[0].Used != 1 || length() != 1 {
 				t.Fatalf("two days later: %+v, %d entries", v, length())
 			}
 			if lazilyFreed(t, s) == freed {
@@ -270,14 +218,6 @@ func TestLogsAreTrimmedInSteps(t *testing.T) {
 			}
 		})
 	}
-}
-
-// settled makes a store treat its rules as unchanged for long, so that logs are
-// trimmed and expiries renewed now and then, not at each write.
-func settled(x tale) tale {
-	x.t.Helper()
-	testkit.Must(x.t, x.s.learn())
-	return x
 }
 
 // lazilyFreed counts the values that Redis has freed, or will, in the background.

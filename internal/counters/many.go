@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
@@ -95,8 +96,16 @@ func (s *Redis) checkEach(ctx context.Context, calls [][]Request, todo []int, ve
 func verdictOf(requests []Request, call lua.CheckCall) Verdict {
 	v := Verdict{Allowed: call.Allowed, Atomic: true, Replayed: call.Replayed, OtherBody: call.OtherBody,
 		Items: make([]windows.KeyState, len(requests))}
+	waits := false
 	for i, a := range requests {
 		v.Items[i] = a.Plan.State(call.Items[i])
+		if v.Replayed && v.Allowed { // under other rules its state is the present one, and it would be denied now
+			v.Items[i].RetryAfter = 0
+		}
+		waits = waits || v.Items[i].RetryAfter != 0
+	}
+	if v.Replayed && !v.Allowed && !waits { // it would be admitted now
+		v.Items[0].RetryAfter = time.Millisecond
 	}
 	return v
 }
@@ -106,8 +115,8 @@ func verdictOf(requests []Request, call lua.CheckCall) Verdict {
 type checkBatch struct {
 	store      *Redis
 	args       lua.CheckArgs
-	partitions map[int]int           // partition → index in args
-	plans      map[*windows.Plan]int // index in args
+	partitions map[int]int // partition → index in args
+	plans      callPlans
 	keys       map[string]askedKey
 }
 
@@ -118,7 +127,7 @@ type askedKey struct {
 }
 
 func newCheckBatch(s *Redis, calls int) *checkBatch {
-	b := &checkBatch{store: s, partitions: make(map[int]int, 1), plans: make(map[*windows.Plan]int, 1),
+	b := &checkBatch{store: s, partitions: make(map[int]int, 1), plans: s.newCallPlans(),
 		keys: make(map[string]askedKey, calls)}
 	b.args.Now = s.Clock()
 	b.args.Calls = make([][]lua.CheckItem, 0, calls)
@@ -182,12 +191,13 @@ func (b *checkBatch) addKey(a Request) askedKey {
 	k, p := askedKey{a.Plan, len(b.args.Keys)}, b.store.keys.Partition(a.Key)
 	b.keys[a.Key] = k
 	b.args.Keys = append(b.args.Keys, lua.CheckKey{Meters: b.store.meters(p, a.Plan.Forms(), a.Key),
-		Plan: b.plan(a.Plan), Partition: b.partition(p), Values: a.Values})
+		Plan: b.plans.place(a.Plan), Partition: b.partition(p), Values: a.Values})
 	return k
 }
 
 // arrange puts keys of the same plan and partition together.
 func (b *checkBatch) arrange() {
+	b.args.Plans = b.plans.list
 	if len(b.args.Partitions) == 1 && len(b.args.Plans) == 1 {
 		return
 	}
@@ -210,16 +220,6 @@ func (b *checkBatch) arrange() {
 			call[i].Key = place[call[i].Key]
 		}
 	}
-}
-
-func (b *checkBatch) plan(p *windows.Plan) int {
-	i, known := b.plans[p]
-	if !known {
-		i = len(b.args.Plans)
-		b.plans[p] = i
-		b.args.Plans = append(b.args.Plans, b.store.luaPlan(p))
-	}
-	return i
 }
 
 func (b *checkBatch) partition(p int) int {

@@ -192,21 +192,14 @@ func (o *mixedOracle) addInProcess(l *timeline, span int64) {
 // TestMixedWindowsEqualTheRecount runs rules whose windows have different algorithms, and the calendar,
 // through the same timelines as rules with one algorithm, and then through reservations.
 func TestMixedWindowsEqualTheRecount(t *testing.T) {
-	run := 0
 	check := func(t *testing.T, s *store) {
-		rapid.Check(t, func(rt *rapid.T) {
-			run++
-			newMixedTimeline(rt, s, fmt.Sprintf("user:%d-", run)).run()
-		})
+		eachTimeline(t, func(rt *rapid.T, prefix string) { newMixedTimeline(rt, s, prefix).run() })
 	}
 	eachRedis(t, nil, check)
-	t.Run("in-process", func(t *testing.T) { check(t, localStore(nil)) })
+	t.Run("in-process", func(t *testing.T) { check(t, localStore(t)) })
 	t.Run("reserved", func(t *testing.T) {
 		eachRedis(t, nil, func(t *testing.T, s *store) {
-			rapid.Check(t, func(rt *rapid.T) {
-				run++
-				newLedger(newMixedTimeline(rt, s, fmt.Sprintf("held:%d-", run))).run()
-			})
+			eachTimeline(t, func(rt *rapid.T, prefix string) { newLedger(newMixedTimeline(rt, s, prefix)).run() })
 		})
 	})
 }
@@ -218,32 +211,31 @@ func TestPartsHaveTheirOwnClocks(t *testing.T) {
 	const head = "rules:\n  - {name: r, match: \"*\", windows: [{limit: 10, per: 10s}"
 	plain, mixed := parsed(t, head+"]}"), parsed(t, head+", {limit: 100, per: day}]}")
 	eachRedis(t, nil, func(t *testing.T, s *store) {
-		x := tale{t, s}
 		s.rules = mixed
-		x.check("k", 1)
+		s.check("k", 1)
 		s.clock.ms -= 30_000
 		testkit.Must(t, s.redis.Del(t.Context(), s.keys.Counter(s.keys.Partition("k"), "log", "k")).Err()) // it ends
 		s.rules = plain
-		if v := x.check("k", 4); !v.Allowed {
+		if v := s.check("k", 4); !v.Allowed {
 			t.Fatalf("%+v", v)
 		}
 		s.rules = mixed
-		v := x.check("k", 6)
+		v := s.check("k", 6)
 		if ws := v.Items[0].Windows; !v.Allowed || ws[0].Used != 10 || ws[0].EmptyMs != 10_000 || ws[1].Used != 7 {
 			t.Errorf("under both: %+v", v)
 		}
 		s.clock.ms += 4000
-		v = x.check("k", 1)
+		v = s.check("k", 1)
 		if v.Allowed || v.Items[0].RetryAfter != 6*time.Second {
 			t.Errorf("above the limit: %+v", v)
 		}
 		s.fold(t, planOf(mixed), counters.Event{Key: "k", Ms: s.clock.ms, Count: 2})
 		s.clock.ms += 6000
-		v = x.check("k", 8)
+		v = s.check("k", 8)
 		if ws := v.Items[0].Windows; !v.Allowed || ws[0].Used != 10 || ws[1].Used != 17 {
 			t.Errorf("ten seconds later: %+v", v)
 		}
-		given, _ := x.refund("k", 9) // the oldest 7 are in the day alone
+		given, _ := s.refund("k", 9) // the oldest 7 are in the day alone
 		if n := used(t, s, "k"); given != 9 || n != 8 {
 			t.Errorf("%d given back, used %d", given, n)
 		}

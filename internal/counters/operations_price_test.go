@@ -148,15 +148,7 @@ func foldPrice(b *testing.B, c *redis.Client, rule *windows.Rule, ofKeys, first,
 		if err != nil {
 			return err
 		}
-		events := make([]counters.Event, 0, size)
-		for _, m := range batches[0].Messages {
-			e, err := m.Decode()
-			if err != nil {
-				return err
-			}
-			events = append(events, counters.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, Fields: m.Values})
-		}
-		folded, _, err := counter.Fold(ctx, rules, counters.Batch{Events: events})
+		folded, _, err := counter.Fold(ctx, rules, counters.Batch{Events: eventsOf(b, batches[0])})
 		if err == nil && folded.Folded != int64(size) {
 			err = fmt.Errorf("%d events folded of %d", folded.Folded, size)
 		}

@@ -18,6 +18,12 @@ func (s *Redis) NewOverrides(log *slog.Logger) *overrides.All {
 	return overrides.New(s.overrides(), log)
 }
 
+// Present returns a function that returns the rules with the changes of operators. rules returns them without. A nil
+// log means silence.
+func (s *Redis) Present(rules func() *windows.Rules, log *slog.Logger) func() *windows.Rules {
+	return windows.Under(s.NewOverrides(log), rules)
+}
+
 func (s *Redis) overrides() overrides.Store {
 	return overrides.Store{Redis: s.redis, Lua: s.lua, Keys: s.keys, Now: s.Clock, Readable: windows.ReadableWindows}
 }
@@ -28,9 +34,9 @@ func (s *Redis) TargetPartition(target string) int {
 }
 
 // sweepBlocks sweeps the overrides among the fields of a sweep; see overrides.Store.Sweep.
-func (s *Redis) sweepBlocks(ctx context.Context, p int, rules *windows.Rules, fields []string, restate bool) (
+func (s *Redis) sweepBlocks(ctx context.Context, p int, rules *windows.Rules, fields []string, above int64) (
 	rest []string, written int64, err error) {
-	return s.overrides().Sweep(ctx, p, rules.Overrides(), fields, restate)
+	return s.overrides().Sweep(ctx, p, rules.Overrides(), fields, above)
 }
 
 // wordBlock fills the decision of a block from its override: the reason, and the end, which is 0 for a block
@@ -53,8 +59,8 @@ const (
 	coveredMax = 1_000_000
 )
 
-// Covered counts the keys that the pattern or the network of an override matches now. It scans all keys, for 2 s at
-// most. If there are more keys than it could count, AtLeast is true.
+// Covered counts the keys with a count or a decision that the pattern or the network of an override matches now. It
+// scans all keys, for 2 s at most. If there are more keys than it could count, AtLeast is true.
 func (s *Redis) Covered(ctx context.Context, rules *windows.Rules, one api.Override) (api.Covered, error) {
 	within, cancel := context.WithTimeout(ctx, coveredFor)
 	defer cancel()
@@ -69,18 +75,17 @@ var errEnoughKeys = errors.New("enough keys are counted")
 
 func (s *Redis) covered(ctx context.Context, rules *windows.Rules, fits func(key string) bool) (out api.Covered,
 	err error) {
-	throttled := map[string]struct{}{} // one key can have several decisions
+	seen := map[string]struct{}{} // a key can have several decisions, and a blocked key no count
 	for t, err := range s.Throttled(ctx) {
 		if err != nil {
 			return out, err
 		}
 		if fits(t.Key) && !t.Shadow {
-			throttled[t.Key] = struct{}{}
-			out.Throttled = int64(len(throttled))
+			seen[t.Key] = struct{}{}
+			out.Throttled, out.Keys = int64(len(seen)), int64(len(seen))
 		}
 	}
 	var mu sync.Mutex // the masters of a Cluster are scanned at the same time
-	seen := map[string]struct{}{}
 	err = s.EachKey(ctx, rules, func(_ int, key string) error {
 		if !fits(key) {
 			return nil

@@ -4,52 +4,35 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 // operators is two processes with overrides over the same keys.
 type operators struct {
-	t     testing.TB
-	redis *redis.Client
-	keys  *stream.Keys
-	clock atomic.Int64
-	rules *windows.Rules
-	a, b  *overrides.All
+	*store
+	a, b *overrides.All
 }
 
-func newOperators(t testing.TB, c *redis.Client) *operators {
-	t.Helper()
-	o := &operators{t: t, redis: c}
-	o.clock.Store(1_700_000_000_000)
-	var err error
-	o.keys, err = stream.NewKeys(streamtest.Prefix(t), 4)
-	testkit.Must(t, err)
-	o.rules, err = windows.NewRules([]*windows.Rule{
-		{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 10, Per: time.Minute}}},
-		{Name: "gold", Windows: []windows.Window{{Limit: 100, Per: time.Minute}}},
-	})
-	testkit.Must(t, err)
+func newOperators(s *store) *operators {
+	s.t.Helper()
+	s.rules = rulesOf(s.t, &windows.Rule{Name: "api", Match: "user:*",
+		Windows: []windows.Window{{Limit: 10, Per: time.Minute}}},
+		&windows.Rule{Name: "gold", Windows: []windows.Window{{Limit: 100, Per: time.Minute}}})
+	o := &operators{store: s}
 	o.a, o.b = o.process(), o.process()
 	return o
 }
 
 func (o *operators) process() *overrides.All {
-	counter := counters.New(o.redis, o.keys)
-	counter.Now = o.clock.Load
-	all := counter.NewOverrides(nil)
-	testkit.Must(o.t, all.Load(context.Background()))
+	all := o.serve.NewOverrides(nil)
+	testkit.Must(o.t, all.Poll(context.Background()))
 	return all
 }
 
@@ -86,9 +69,8 @@ func text(o *overrides.Override) string {
 }
 
 func TestOverridesAreFollowed(t *testing.T) {
-	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
-		ctx := t.Context()
-		o := newOperators(t, c)
+	eachRedis(t, nil, func(t *testing.T, s *store) {
+		ctx, c, o := t.Context(), s.redis, newOperators(s)
 		var told []string
 		o.b.OnChange(func(targets []string) { told = append(told, targets...) })
 		var keys []string
@@ -155,8 +137,8 @@ func TestOverridesAreFollowed(t *testing.T) {
 // An override ends at its millisecond in every process, even if no worker runs. Then the plan is
 // that of the rules again, the same pointer.
 func TestAnOverrideEndsAtItsMillisecond(t *testing.T) {
-	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
-		o := newOperators(t, c)
+	eachRedis(t, nil, func(t *testing.T, s *store) {
+		o := newOperators(s)
 		rules := o.rules.With(o.b)
 		before := rules.Match("user:1")
 		o.set("user:1", api.Override{Rule: "gold"}, time.Hour)
@@ -165,11 +147,17 @@ func TestAnOverrideEndsAtItsMillisecond(t *testing.T) {
 		if under.Name() != "gold" || rules.Match("user:1") != under || rules.Match("user:2") != before {
 			t.Errorf("under the override: %s", under.Name())
 		}
-		o.clock.Add(time.Hour.Milliseconds() - 1)
+		o.set("user:3", api.Override{Block: true}, time.Hour)
+		said, err := s.redis.XRange(t.Context(), o.keys.Outbox(o.keys.Partition("user:3")), "-", "+").Result()
+		testkit.Must(t, err)
+		if got := said[0].Values["expires"]; got != fmt.Sprint(o.clock.ms+time.Hour.Milliseconds()+5000) {
+			t.Errorf("a subscriber that hears nothing more ends a block at %v, want 5 s after its end", got)
+		}
+		o.clock.ms += time.Hour.Milliseconds() - 1
 		if rules.Match("user:1") != under {
 			t.Error("it ended too early")
 		}
-		o.clock.Add(1)
+		o.clock.ms++
 		if rules.Match("user:1") != before {
 			t.Error("it did not end")
 		}
@@ -179,15 +167,17 @@ func TestAnOverrideEndsAtItsMillisecond(t *testing.T) {
 // Folds and sweeps treat the keys of a blocked network like those of a blocked pattern, and all processes have the
 // same networks.
 func TestNetworksAreFollowed(t *testing.T) {
-	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
-		o := newOperators(t, c)
+	eachRedis(t, nil, func(t *testing.T, s *store) {
+		o := newOperators(s)
 		blocked := func() (list []string) {
-			for _, key := range []string{"ip:10.0.0.1", "ip:10.1.0.1", "ip:10.1.2.3", "net:10.1.0.1", "ip:fd00::1"} {
+			keys := []string{"ip:10.0.0.1", "ip:10.1.0.1", "ip:10.1.2.3", "net:10.1.0.1", "ip:fd00::1",
+				"ip:fd00:1::/64", "ip:f000::/4", "ip:fe00::/64"}
+			for _, key := range keys {
 				if o.rules.With(o.a).Overrides().BlockedByPattern(key) {
 					list = append(list, key)
 				}
 			}
-			o.same("ip:10.0.0.1", "ip:10.1.0.1", "ip:10.1.2.3", "net:10.1.0.1", "ip:fd00::1")
+			o.same(keys...)
 			return list
 		}
 		for _, network := range []string{"ip:10.0.0.0/8", "ip:fd00::/8", "net:10.0.0.0/8"} {
@@ -198,10 +188,10 @@ func TestNetworksAreFollowed(t *testing.T) {
 			api.Override{Network: "ip:10.1.0.0/16", Exempt: true}, time.Second)
 		testkit.Must(t, err)
 		o.set("ip:10.0.0.1", api.Override{Block: true}, 0) // an override of the key itself
-		if got := blocked(); !slices.Equal(got, []string{"net:10.1.0.1", "ip:fd00::1"}) {
+		if got := blocked(); !slices.Equal(got, []string{"net:10.1.0.1", "ip:fd00::1", "ip:fd00:1::/64"}) {
 			t.Errorf("blocked by a network are %q", got)
 		}
-		o.clock.Add(1000)
+		o.clock.ms += 1000
 		_, err = o.a.Clear(t.Context(), "", "ip:fd00::/8", "", "")
 		testkit.Must(t, err)
 		if got := blocked(); !slices.Equal(got, []string{"ip:10.1.0.1", "ip:10.1.2.3", "net:10.1.0.1"}) {
@@ -217,7 +207,7 @@ func TestNetworksAreFollowed(t *testing.T) {
 // The cost of a check of a key that is in no network, with no networks and with 1,000 networks.
 func BenchmarkNetworks(b *testing.B) {
 	for _, n := range []int{0, 1000} {
-		o := newOperators(b, streamtest.Connect(b, streamtest.Redis(b)))
+		o := newOperators(redisStore(b, streamtest.Redis(b), nil))
 		o.set("user:other", api.Override{Block: true}, 0)
 		for i := range n {
 			_, err := o.a.Set(b.Context(), o.rules.ValidateOverride, api.Override{Block: true,

@@ -21,7 +21,10 @@ func (s *Redis) Overview(ctx context.Context, rules *windows.Rules, n int) (api.
 	if err != nil {
 		return out, err
 	}
-	enforced, shadow := nearest{n: n}, nearest{n: n}
+	enforced, shadow := firstN[nearKey]{n: n, compare: nearKey.compare}, firstN[nearKey]{n: n, compare: nearKey.compare}
+	reserved := firstN[api.ReservedKey]{n: n, compare: func(a, b api.ReservedKey) int {
+		return cmp.Or(cmp.Compare(b.Units, a.Units), strings.Compare(a.Key, b.Key))
+	}}
 	for p := range s.keys.Partitions {
 		for r, err := range s.levelRecords(ctx, p) {
 			if err != nil {
@@ -35,18 +38,22 @@ func (s *Redis) Overview(ctx context.Context, rules *windows.Rules, n int) (api.
 					}
 				}
 			} else if t, ok := parseNear(r.field, r.text); ok && t.Shadow {
+				out.NearShadow++
 				shadow.add(t)
 			} else if ok {
+				out.NearEnforced++
 				enforced.add(t)
 			} else if one, ok := parseReserved(r.field, r.text); ok {
 				out.ReservedKeys++
-				out.Reserved = addReserved(out.Reserved, one, n)
+				reserved.add(one)
 			}
 		}
 	}
-	out.NearEnforced, out.NearShadow = enforced.seen, shadow.seen
 	out.Throttled, out.Next = pager.page()
-	out.Near = slices.Concat(enforced.first(), shadow.first())
+	out.Reserved = reserved.sorted()
+	for _, t := range slices.Concat(enforced.sorted(), shadow.sorted()) {
+		out.Near = append(out.Near, t.Throttled)
+	}
 	if err := errors.Join(s.fillUsed(ctx, rules, out.Throttled), s.fillUsed(ctx, rules, out.Near)); err != nil {
 		return out, err
 	}
@@ -56,36 +63,16 @@ func (s *Redis) Overview(ctx context.Context, rules *windows.Rules, n int) (api.
 	return out, s.fillReserved(ctx, rules, out.Reserved)
 }
 
-// nearest keeps the n keys with the highest alert level.
-type nearest struct {
-	n    int
-	seen int64
-	list []nearKey
-}
-
+// nearKey is a key that has reached an alert level.
 type nearKey struct {
 	api.Throttled
 	level int64
 }
 
-func (k *nearest) add(t nearKey) {
-	k.seen++
-	if k.list = append(k.list, t); len(k.list) >= 2*k.n {
-		k.cut()
-	}
-}
-
-func (k *nearest) cut() {
-	slices.SortStableFunc(k.list, func(a, b nearKey) int { return cmp.Compare(b.level, a.level) })
-	k.list = k.list[:min(k.n, len(k.list))]
-}
-
-func (k *nearest) first() (out []api.Throttled) {
-	k.cut()
-	for _, t := range k.list {
-		out = append(out, t.Throttled)
-	}
-	return out
+// compare puts the highest level first.
+func (k nearKey) compare(other nearKey) int {
+	return cmp.Or(cmp.Compare(other.level, k.level), strings.Compare(k.Key, other.Key),
+		strings.Compare(k.Rule, other.Rule))
 }
 
 // parseNear reads the highest alert level of a record that has no throttle decision (lua/records.lua has the form). It
@@ -123,14 +110,6 @@ func parseReserved(field, record string) (api.ReservedKey, bool) {
 	}
 	out := api.ReservedKey{Key: key, Units: atoi(r[0]), FirstMs: atoi(r[1]), LastMs: atoi(r[2])}
 	return out, out.Units > 0
-}
-
-func addReserved(list []api.ReservedKey, one api.ReservedKey, n int) []api.ReservedKey {
-	at, _ := slices.BinarySearchFunc(list, one, func(a, b api.ReservedKey) int { return cmp.Compare(b.Units, a.Units) })
-	if list = slices.Insert(list, at, one); len(list) > n {
-		list = list[:n]
-	}
-	return list
 }
 
 // fillReserved sets the rule and the number of reservations of each key.

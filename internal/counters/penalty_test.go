@@ -18,43 +18,16 @@ func TestAPenaltyThatBeginsInARun(t *testing.T) {
 	rule := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 3, Per: time.Second}},
 		Penalty: []time.Duration{time.Minute}}
 	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
-		x := tale{t, s}
-		x.check("k", 1)
-		ask, fits := x.requests(3, "k"), x.requests(2, "k")
-		got, err := s.serve.CheckMany(t.Context(), [][]counters.Request{ask, fits, ask})
-		testkit.Must(t, err)
-		for i, v := range got {
+		s.check("k", 1)
+		ask, fits := s.requests(3, "k"), s.requests(2, "k")
+		for i, v := range s.decideMany(ask, fits, ask) {
 			if v.Allowed != (i == 1) || i != 1 && v.Items[0].RetryAfter != time.Minute {
 				t.Errorf("call %d in one run: %+v", i, v)
 			}
 		}
 		s.clock.ms += 30_000
-		if _, v := x.reserve("a", 3, time.Minute, "k"); v.Allowed || v.Items[0].RetryAfter != 30*time.Second {
+		if _, v := s.reserve("a", 3, time.Minute, "k"); v.Allowed || v.Items[0].RetryAfter != 30*time.Second {
 			t.Errorf("a reservation: %+v", v)
-		}
-	})
-}
-
-// A key that is filled again before a sweep has seen the end of its throttle gets the next step.
-func TestAPenaltyWithoutASweep(t *testing.T) {
-	rule := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 5, Per: time.Second},
-		{Limit: 1000, Per: time.Hour}}, Hold: time.Minute, Penalty: []time.Duration{ms(2000), ms(4000), ms(8000)},
-		Forget: time.Minute}
-	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
-		x := tale{t, s}
-		for i, last := range []int64{2000, 4000, 8000, 8000} {
-			if i%2 == 0 {
-				x.check("k", 5)
-			} else {
-				s.fold(t, nil, counters.Event{Key: "k", Ms: s.clock.ms, Count: 5})
-			}
-			s.fold(t, nil, counters.Event{Key: "k", Ms: s.clock.ms, Count: 1}) // the same throttle goes on
-			v := x.check("k", 1)
-			if v.Allowed || v.Items[0].RetryAfter != ms(last) || v.Items[0].Penalty == nil ||
-				v.Items[0].Penalty.Step != min(i+1, 3) {
-				t.Fatalf("round %d: %+v, want a wait of %d ms", i, v.Items[0], last)
-			}
-			s.clock.ms += last
 		}
 	})
 }
@@ -133,13 +106,11 @@ func TestPenaltiesEqualTheModel(t *testing.T) {
 	rule := &windows.Rule{Name: "api", Match: "*", Penalty: []time.Duration{ms(1200), ms(2500), ms(9000)},
 		Forget: ms(4000), Windows: []windows.Window{{Limit: punishedLimit, Per: ms(punishedPer)}}}
 	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
-		x := tale{t, s}
 		rapid.Check(t, func(rt *rapid.T) {
 			p := &punished{steps: []int64{1200, 2500, 9000}, forget: 4000}
 			s.clock.ms += 1_000_000
 			s.sweep(rt)
-			_, err := s.Reset(t.Context(), s.rules.Match("k"), "k")
-			testkit.Must(t, err)
+			s.reset("k")
 			for range rapid.IntRange(1, 40).Draw(rt, "steps") {
 				now := s.clock.ms
 				step := []string{"advance", "end", "end", "check", "check", "check", "check", "fold", "reset"}
@@ -151,7 +122,7 @@ func TestPenaltiesEqualTheModel(t *testing.T) {
 					s.clock.ms = max(now, next+rapid.Int64Range(-1, 1).Draw(rt, "beside"))
 				case "check":
 					cost := rapid.Int64Range(1, punishedLimit).Draw(rt, "cost")
-					want, v := p.admits(now, cost), x.check("k", cost)
+					want, v := p.admits(now, cost), s.check("k", cost)
 					if v.Allowed != want {
 						rt.Fatalf("a check of %d at %d: %+v, the model says %t: %+v", cost, now, v, want, p)
 					}
@@ -172,8 +143,7 @@ func TestPenaltiesEqualTheModel(t *testing.T) {
 					testkit.Must(t, err)
 					*p = punished{steps: p.steps, forget: p.forget}
 				}
-				peeked, err := s.Peek(t.Context(), s.rules.Match("k"), "k")
-				testkit.Must(t, err)
+				peeked := s.peek("k")
 				p.says(rt, s.clock.ms, peeked.Penalty, peeked.Windows)
 				if rapid.IntRange(0, 2).Draw(rt, "sweep") > 0 {
 					continue

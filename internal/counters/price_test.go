@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,7 +19,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/measure"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -91,47 +93,26 @@ func instructions(b *testing.B, _ *redis.Client) float64 {
 // BenchmarkCheck measures the price of one admitted and of one denied check, by the
 // entries in the key's log. The price must not grow. An empty script is the yardstick.
 func BenchmarkCheck(b *testing.B) {
-	ctx := context.Background()
-	sizes := []int{10, 100, 1_000, 10_000, 100_000, 1_000_000}
-	client := priceRedis(b)
-	keys, err := stream.NewKeys("price", 1)
-	testkit.Must(b, err)
-	counter := counters.New(client, keys)
+	ctx, client := b.Context(), priceRedis(b)
 	empty := redis.NewScript("return 1")
+	b.Run("empty-script", func(b *testing.B) {
+		reportPrice(b, client, 1, func(int) error { return empty.Run(ctx, client, nil).Err() })
+	})
 	for _, outcome := range []string{"admitted", "denied"} {
-		for _, n := range sizes {
+		for _, n := range []int{10, 100, 1_000, 10_000, 100_000, 1_000_000} {
+			limit := map[string]int64{"admitted": farAway, "denied": int64(n)}[outcome]
+			counter, rules, keys := priced(b, client, &windows.Rule{
+				Windows: []windows.Window{{Limit: limit, Per: 24 * time.Hour}}})
+			fill(b, client, keys.Counter(0, "log", "k"), n)
+			ask := []counters.Request{{Plan: planOf(rules), Key: "k", Cost: 1}}
 			b.Run(fmt.Sprintf("%s/entries=%d", outcome, n), func(b *testing.B) {
-				limit := int64(n)
-				if outcome == "admitted" {
-					limit = 1_000_000_000
-				}
-				rule := planOf(rulesOf(b, &windows.Rule{Name: "api", Match: "*",
-					Windows: []windows.Window{{Limit: limit, Per: 24 * time.Hour}}}))
-				key := fmt.Sprintf("%s-%d", outcome, n)
-				fill(b, client, keys.Counter(0, "log", key), n)
-				ask := []counters.Request{{Plan: rule, Key: key, Cost: 1}}
-				var checks, scripts float64
-				b.ResetTimer()
-				for left := b.N; left > 0; left -= 500 {
-					some := min(left, 500)
-					start := cpu(b, client)
-					for range some {
-						v, err := counter.Check(ctx, ask)
-						if err != nil || v.Allowed != (outcome == "admitted") {
-							b.Fatal(v.Allowed, err)
-						}
+				reportPrice(b, client, 1, func(int) error {
+					v, err := counter.Check(ctx, ask)
+					if err == nil && v.Allowed != (outcome == "admitted") {
+						err = fmt.Errorf("allowed is %t", v.Allowed)
 					}
-					middle := cpu(b, client)
-					for range some {
-						testkit.Must(b, empty.Run(ctx, client, nil).Err())
-					}
-					checks += middle - start
-					scripts += cpu(b, client) - middle
-				}
-				b.StopTimer()
-				b.ReportMetric(checks/float64(b.N), "redis-µs/check")
-				b.ReportMetric(scripts/float64(b.N), "empty-script-µs")
-				b.ReportMetric(checks/scripts, "x-empty")
+					return err
+				})
 			})
 		}
 	}
@@ -140,11 +121,7 @@ func BenchmarkCheck(b *testing.B) {
 // fill makes a log of n entries of one unit each over the last day.
 func fill(b *testing.B, c *redis.Client, log string, n int) {
 	b.Helper()
-	ctx := context.Background()
-	if c.Exists(ctx, log).Val() == 1 {
-		return
-	}
-	now := time.Now().UnixMilli()
+	ctx, now := context.Background(), time.Now().UnixMilli()
 	for i := 0; i < n; {
 		pipe := c.Pipeline()
 		for range min(10_000, n-i) {
@@ -156,4 +133,67 @@ func fill(b *testing.B, c *redis.Client, log string, n int) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// BenchmarkMemory measures the memory of a key by algorithm and by entries in its
+// window: used_memory divided by the number of keys. With more entries per key,
+// there are fewer keys.
+func BenchmarkMemory(b *testing.B) {
+	client := priceRedis(b)
+	for _, a := range append(slices.Clone(windows.Algorithms), lua.Distinct) {
+		for _, size := range []struct{ entries, keys int64 }{{1, 20_000}, {10, 20_000}, {100, 4_000}, {1_000, 200},
+			{10_000, 20}} {
+			b.Run(fmt.Sprintf("%s/entries=%d", a, size.entries), func(b *testing.B) {
+				for b.Loop() {
+					bytes := memoryPerKey(b, client, a, size.entries, size.keys)
+					b.ReportMetric(math.Round(bytes), "B/key")
+					b.ReportMetric(math.Round(bytes/float64(size.entries)*10)/10, "B/entry")
+				}
+			})
+		}
+	}
+}
+
+// memoryPerKey fills an empty Redis with n keys of so many entries each, spread
+// over a day, and returns the memory of one key.
+func memoryPerKey(b *testing.B, client *redis.Client, a string, entries, n int64) float64 {
+	b.Helper()
+	ctx := context.Background()
+	client.FlushDB(ctx)
+	rule := &windows.Rule{Name: "api", Match: "*", Algorithm: a,
+		Windows: []windows.Window{{Limit: windows.MaxLimit, Per: 24 * time.Hour}}}
+	if a == lua.Distinct { // of 100, whatever comes
+		rule.Algorithm, rule.Windows[0].Distinct, rule.Windows[0].Limit = "", "user", 100
+	}
+	s := newStore(b, client, client, client, rulesOf(b, rule))
+	testkit.Must(b, s.learn())
+	// The scripts themselves take memory, and so do the buffers of connections.
+	s.fold(b, nil, counters.Event{Key: "warm", Ms: s.clock.ms, Count: 1, Fields: map[string]any{"user": "u"}})
+	forget := func() {
+		for p := range s.keys.Partitions {
+			client.Del(ctx, s.keys.Events(p))
+		}
+	}
+	forget()
+	before := usedMemory(b, client)
+	events := make([]counters.Event, n)
+	for i := range entries {
+		s.clock.ms = start + i*(86_000_000/entries)
+		for k := range events {
+			events[k] = counters.Event{Key: fmt.Sprintf("user:%06d", k), Ms: s.clock.ms, Count: 1,
+				Fields: map[string]any{"user": fmt.Sprintf("name%06d", i)}}
+		}
+		s.fold(b, nil, events...)
+		if i%100 == 99 || i == entries-1 {
+			forget()
+		}
+	}
+	return float64(usedMemory(b, client)-before) / float64(n)
+}
+
+func usedMemory(b *testing.B, c *redis.Client) int64 {
+	b.Helper()
+	n, err := measure.Memory(context.Background(), c)
+	testkit.Must(b, err)
+	return n
 }

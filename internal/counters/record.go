@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -20,14 +21,14 @@ const rulesField = "rules"
 // RecordRules compares the rules with the rules that counted here last, and records since
 // when they are unchanged. Call it at the start and after each reload.
 func (s *Redis) RecordRules(ctx context.Context, rules *windows.Rules) error {
-	for _, algorithms := range s.algorithmsOf(rules) {
-		s.lua.Prepare(ctx, algorithms)
-	}
+	var plans []*lua.Plan
 	h := sha256.New()
 	for _, r := range rules.List() {
+		plans = append(plans, s.luaPlan(windows.PlanOf(r)))
 		fmt.Fprintf(h, "%q %s %d %t\n", r.Match, strings.Join(r.Algorithms(), "+"), r.Longest().Milliseconds(),
 			r.Shadow)
 	}
+	s.lua.Prepare(ctx, plans)
 	now := time.Now().UnixMilli()
 	print := hex.EncodeToString(h.Sum(nil)[:8])
 	known, err := s.redis.HGet(ctx, s.keys.Meta(), rulesField).Result()
@@ -47,16 +48,6 @@ func (s *Redis) RecordRules(ctx context.Context, rules *windows.Rules) error {
 		return fmt.Errorf("noting what rules are in use: %w", err)
 	}
 	return nil
-}
-
-// algorithmsOf returns the sets of algorithms that the plans of the rules have, each once.
-func (s *Redis) algorithmsOf(rules *windows.Rules) map[string][]string {
-	sets := map[string][]string{}
-	for _, r := range rules.List() {
-		algorithms := s.luaPlan(windows.PlanOf(r)).Algorithms()
-		sets[strings.Join(algorithms, "+")] = algorithms
-	}
-	return sets
 }
 
 func (s *Redis) setChanged(ms int64, rules *windows.Rules) {

@@ -17,8 +17,27 @@ func parseThrottle(field, record string) (api.Throttled, bool) {
 		return api.Throttled{}, false
 	}
 	rule, _, _ := strings.Cut(body, ";")
-	return api.Throttled{Key: key, Rule: rule, WindowMs: atoi(d[0]), Limit: atoi(d[1]), SinceMs: atoi(d[2]),
-		UntilMs: atoi(d[3]), Shadow: d[5] == "1"}, true
+	t := api.Throttled{Key: key, Rule: rule, Shadow: d[5] == "1"}
+	for i, to := range []*int64{&t.WindowMs, &t.Limit, &t.SinceMs, &t.UntilMs} {
+		n, err := strconv.ParseInt(d[i], 10, 64)
+		if err != nil {
+			return t, false
+		}
+		*to = n
+	}
+	return t, true
+}
+
+// holdIn returns the hold of the decision in a record, in ms.
+func holdIn(record string) int64 {
+	d := strings.Split(record, ",")
+	return atoi(d[len(d)-2])
+}
+
+// versionIn returns the version in a record, the third word of its head.
+func versionIn(record string) int64 {
+	head := record[:max(0, strings.IndexAny(record, "|!"))]
+	return atoi(head[strings.LastIndexByte(head, ';')+1:])
 }
 
 // ReservationOf returns the id of a reservation, if a due field is that of a reservation.

@@ -31,9 +31,8 @@ type Redis struct {
 
 	// Now replaces Redis's clock in tests; nil means Redis's clock.
 	Now func() int64
-	// Remember is how long the ids that producers give events are remembered;
-	// default stream.DefaultRetention.
-	Remember time.Duration
+	// Retention is how long events are kept; default stream.DefaultRetention.
+	Retention time.Duration
 
 	changed atomic.Int64                  // in ms: the latest time at which the rules may have changed
 	ahead   atomic.Int64                  // in ms: how far Redis's clock was found to be ahead of this machine's
@@ -55,6 +54,27 @@ func (s *Redis) RequireNoRetry() error { return redisclient.RequireNoRetry(s.red
 func (s *Redis) luaPlan(p *windows.Plan) *lua.Plan {
 	now := time.Now().UnixMilli()
 	return p.Script(now-s.changed.Load(), s.clockMs(now))
+}
+
+// callPlans are the plans of one call for the library, each once.
+type callPlans struct {
+	store  *Redis
+	list   []*lua.Plan
+	places map[*windows.Plan]int // in the list
+}
+
+func (s *Redis) newCallPlans() callPlans {
+	return callPlans{store: s, places: make(map[*windows.Plan]int, 1)}
+}
+
+// place returns the place of a plan in the list, and adds the plan if the list does not have it.
+func (c *callPlans) place(p *windows.Plan) int {
+	i, known := c.places[p]
+	if !known {
+		i = len(c.list)
+		c.places[p], c.list = i, append(c.list, c.store.luaPlan(p))
+	}
+	return i
 }
 
 // clockMs estimates the time of Redis's clock at ms of this machine's clock. If the estimate is in the
@@ -286,16 +306,17 @@ func (s *Redis) Levelled(ctx context.Context, p int) ([]string, error) {
 // how many transitions it wrote, and how many foreign records it removed.
 func (s *Redis) Sweep(ctx context.Context, p int, rules *windows.Rules, fields []string) (transitions, forgotten int64,
 	err error) {
-	return s.sweep(ctx, p, rules, fields, false)
+	return s.sweep(ctx, p, rules, fields, 0)
 }
 
-func (s *Redis) sweep(ctx context.Context, p int, rules *windows.Rules, fields []string, restate bool) (transitions,
+// sweep is Sweep. If above is not 0, it publishes the decisions again, with versions above that number.
+func (s *Redis) sweep(ctx context.Context, p int, rules *windows.Rules, fields []string, above int64) (transitions,
 	forgotten int64, err error) {
 	if len(fields) == 0 {
 		return 0, 0, nil
 	}
 	s.noticeAll(rules)
-	fields, written, err := s.sweepBlocks(ctx, p, rules, fields, restate)
+	fields, written, err := s.sweepBlocks(ctx, p, rules, fields, above)
 	if err != nil || len(fields) == 0 {
 		return written, 0, err
 	}
@@ -303,8 +324,7 @@ func (s *Redis) sweep(ctx context.Context, p int, rules *windows.Rules, fields [
 		items := make([]lua.SweepItem, 0, len(fields))
 		for _, field := range fields {
 			items = s.sweepField(items, p, rules, field)
-			own := &items[len(items)-1]
-			own.Restate = restate && own.Plan != nil
+			items[len(items)-1].Above = above
 		}
 		levels, due, outbox := s.keys.Levels(p), s.keys.Due(p), s.keys.Outbox(p)
 		transitions, forgotten, err = s.lua.Sweep(ctx, levels, due, outbox, s.Clock(), items)
@@ -320,26 +340,26 @@ func (s *Redis) sweepField(items []lua.SweepItem, p int, rules *windows.Rules, f
 	key, name, shadow := strings.Cut(field, "\n")
 	end := lua.SweepItem{Meters: []string{s.keys.Counter(p, lua.Form(windows.DefaultAlgorithm), field)}}
 	plan := rules.Match(key)
-	item := func(i int, moved bool) lua.SweepItem {
+	item := func(i int) lua.SweepItem {
 		script, forms := plan.Alone(i, s.clockMs(time.Now().UnixMilli()))
-		return lua.SweepItem{Meters: s.meters(p, forms, key), Moved: moved, Plan: script}
+		return lua.SweepItem{Meters: s.meters(p, forms, key), Plan: script}
 	}
 	if shadow {
 		i := slices.IndexFunc(plan.Rules(), func(r *windows.Rule) bool { return r.Name == name })
 		if i < 0 {
 			return append(items, end)
 		}
-		return append(items, item(i, !plan.Rules()[i].Shadow))
+		return append(items, item(i))
 	}
 	for i, r := range plan.Rules() {
 		if r.Shadow {
-			items = append(items, item(i, true))
+			items = append(items, item(i))
 		}
 	}
 	if plan == nil || plan.Live == nil {
 		return append(items, end)
 	}
-	return append(items, item(0, false))
+	return append(items, item(0))
 }
 
 // Throttled returns the keys that are throttled now. A key may come twice if it

@@ -11,7 +11,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/internal/counters"
-	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
@@ -83,9 +82,7 @@ func (l *ledger) admits(key string, cost int64) bool {
 func (l *ledger) compareAll(what string) {
 	l.Helper()
 	for _, key := range l.keys {
-		st, err := l.s.Peek(context.Background(), l.plan, key)
-		testkit.Must(l, err)
-		l.compareHeld(what, key, st)
+		l.compareHeld(what, key, l.s.peek(key))
 	}
 }
 
@@ -164,12 +161,9 @@ func (l *ledger) settle(op lua.SettleOp) {
 	h := l.open[i]
 	cost := rapid.Int64Range(0, 2*l.rule.Smallest()).Draw(l.T, "cost")
 	ttl := rapid.Int64Range(1, min(2*l.span, 1_200_000)).Draw(l.T, "ttl") // at most the in-flight window
-	charge := func(string, int64) int64 { return cost }
 	for range rapid.IntRange(1, 2).Draw(l.T, "times") {
-		got, err := l.s.held.Settle(context.Background(), l.s.rules, h.id, l.s.keys.All(), op, ms(ttl), charge, "c")
-		testkit.Must(l, err)
-		if got.State != lua.Settled && got.State != lua.DoneBefore {
-			l.Fatalf("%s of %s: %+v", op, h.id, got)
+		if got := l.s.settle(op, h.id, cost, ms(ttl)); got != lua.Settled && got != lua.DoneBefore {
+			l.Fatalf("%s of %s: %v", op, h.id, got)
 		}
 	}
 	if op == lua.Renew {
@@ -183,9 +177,8 @@ func (l *ledger) settle(op lua.SettleOp) {
 		}
 	}
 	other := map[lua.SettleOp]lua.SettleOp{lua.Commit: lua.Cancel, lua.Cancel: lua.Commit}[op]
-	got, err := l.s.held.Settle(context.Background(), l.s.rules, h.id, l.s.keys.All(), other, ms(1), charge, "c")
-	if err != nil || got.State != lua.WasCommitted && got.State != lua.WasCancelled {
-		l.Fatalf("%s after %s: %+v, %v", other, op, got, err)
+	if got := l.s.settle(other, h.id, cost, ms(1)); got != lua.WasCommitted && got != lua.WasCancelled {
+		l.Fatalf("%s after %s: %v", other, op, got)
 	}
 }
 
@@ -210,8 +203,7 @@ func (l *ledger) run() {
 				break // takes reservations only
 			}
 			cost := rapid.Int64Range(1, l.rule.Smallest()).Draw(l.T, "cost")
-			v, err := l.s.Check(context.Background(), []counters.Request{{Plan: l.plan, Key: key, Cost: cost}})
-			testkit.Must(l, err)
+			v := l.s.check(key, cost)
 			if want := l.admits(key, cost); v.Allowed != want {
 				l.Fatalf("check of %d: allowed %t, recount says %t", cost, v.Allowed, want)
 			}
@@ -224,8 +216,8 @@ func (l *ledger) run() {
 		case "reset":
 			l.reset(key)
 		case "refund":
-			if !l.noRefunds && exact(l.rule.Algorithm) && l.outstanding(key) > 0 && l.rule.InFlight() == 0 {
-				l.refundHeld(key)
+			if l.outstanding(key) > 0 && l.rule.InFlight() == 0 {
+				l.refund(key) // reserved units are not given back
 			}
 		}
 		l.compareAll(step)
@@ -235,9 +227,7 @@ func (l *ledger) run() {
 // reset removes the charged and the reserved units of a key. Its reservations can still be
 // settled: their costs are charged.
 func (l *ledger) reset(key string) {
-	if _, err := l.s.Reset(context.Background(), l.plan, key); err != nil {
-		l.Fatal(err)
-	}
+	l.s.reset(key)
 	l.oracle.Reset(key)
 	for _, h := range l.open {
 		for i, k := range h.keys {
@@ -248,95 +238,11 @@ func (l *ledger) reset(key string) {
 	}
 }
 
-// Each key of a reservation that expires is charged or freed as its own rule says.
-func TestEachKeyExpiresByItsRule(t *testing.T) {
-	window := []windows.Window{{Limit: 10, Per: time.Hour}}
-	rules := []*windows.Rule{{Name: "tokens", Match: "tenant:*", Windows: window},
-		{Name: "slots", Match: "job:*", Windows: window, OnExpire: windows.OnExpireFree}}
-	eachRedis(t, rulesOf(t, rules...), func(t *testing.T, s *store) {
-		tale{t, s}.holds("a", 4, time.Second, "tenant:{x}", "job:{x}")
-		s.clock.ms += 1000
-		s.sweep(t)
-		if tenant, job := used(t, s, "tenant:{x}"), used(t, s, "job:{x}"); tenant != 4 || job != 0 {
-			t.Errorf("used %d and %d, want 4 and 0", tenant, job)
-		}
-	})
-}
-
-// An expired reservation is charged by the next call for its key. From then on it is settled, even if Redis's clock
-// steps back to before its end. Otherwise a commit would charge it twice.
-func TestAnExpiredReservationStaysExpired(t *testing.T) {
-	rule := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 10, Per: time.Hour}}}
-	for _, key := range []string{"k", "other"} { // its own key, and, of two partitions, the first or the second
-		eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
-			x := tale{t, s}
-			id := x.holds("a", 5, time.Second, "k", "other")
-			s.clock.ms += 1000
-			x.reserve("b", 1, time.Minute, key)
-			s.clock.ms -= 500
-			for _, op := range []lua.SettleOp{lua.Renew, lua.Commit, lua.Cancel} {
-				if state := x.settle(op, id, 5, time.Minute); state != lua.HasExpired {
-					t.Errorf("%s: %v", op, state)
-				}
-			}
-			if _, again := x.reserve("a", 5, time.Second, "k", "other"); again.Allowed {
-				t.Errorf("reserved again: %+v", again)
-			}
-			s.clock.ms += 2000
-			s.sweep(t)
-			for _, k := range []string{"k", "other"} {
-				want := int64(5)
-				if k == key {
-					want = 6
-				}
-				if n := used(t, s, k); n != want {
-					t.Errorf("%s: used %d, expected %d", k, n, want)
-				}
-			}
-		})
-	}
-}
-
-// Units that were reserved while Redis's clock was ahead were granted after other units had left the windows. After
-// the clock has stepped back, no window may have the units of both.
-func TestReservedByAClockThatWasAhead(t *testing.T) {
-	for _, a := range append(slices.Clone(windows.Algorithms), "mixed") {
-		rule := &windows.Rule{Name: "api", Match: "*", Algorithm: a,
-			Windows: []windows.Window{{Limit: 10, Per: 2 * time.Second}, {Limit: 1000, Per: time.Hour}}}
-		if a == "mixed" {
-			rule.Algorithm = "sliding-log"
-			rule.Windows = append(rule.Windows,
-				windows.Window{Limit: 1000, Per: 2 * time.Hour, Algorithm: "fixed-window"})
-		}
-		for _, lease := range []bool{false, true} {
-			t.Run(fmt.Sprint(a, " lease ", lease), func(t *testing.T) {
-				eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
-					x := tale{t, s}
-					x.check("k", 10)
-					s.clock.ms += 30_000
-					if lease {
-						if n := x.leases(time.Second, 0, reservations.Renewal{Want: 6}); n != 6 {
-							t.Fatalf("a lease of %d units", n)
-						}
-					} else {
-						x.holds("a", 6, time.Second, "k")
-					}
-					s.clock.ms -= 29_900
-					if n := used(t, s, "k"); n != 6 {
-						t.Errorf("used %d while 6 of 10 are reserved", n)
-					}
-				})
-			})
-		}
-	}
-}
-
 // A sweep that finds no reservation under a due id checks again, and removes the id in the same step. A reservation
 // that was made under this id meanwhile must still be swept.
 func TestASweepForgetsNoReservationMadeMeanwhile(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
-		x := tale{t, s}
-		id := s.held.ID("a", x.requests(1, "k"))
+		id := s.held.ID("a", s.requests(1, "k"))
 		due := s.keys.Due(s.keys.Partition("k"))
 		testkit.Must(t, s.redis.ZAdd(t.Context(), due, redis.Z{Score: float64(s.clock.ms), Member: "\n" + id},
 			redis.Z{Score: float64(s.clock.ms), Member: "\nforeign"}).Err())
@@ -344,7 +250,7 @@ func TestASweepForgetsNoReservationMadeMeanwhile(t *testing.T) {
 		s.reader.AddHook(afterPipelines(func() {
 			if !made {
 				made = true
-				x.holds("a", 1, time.Second, "k")
+				s.holds("a", 1, time.Second, "k")
 			}
 		}))
 		s.sweep(t)
@@ -359,9 +265,8 @@ func TestASweepForgetsNoReservationMadeMeanwhile(t *testing.T) {
 // many more of them, and they do not change.
 func TestReservationsAreNotLookedAtAfterAReload(t *testing.T) {
 	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
-		x := tale{t, s}
-		x.check("k", 10)
-		x.reserve("a", 1, time.Minute, "k2{k}")
+		s.check("k", 10)
+		s.reserve("a", 1, time.Minute, "k2{k}")
 		got, err := s.store.Levelled(t.Context(), s.keys.Partition("k"))
 		if err != nil || !slices.Equal(got, []string{"k"}) {
 			t.Errorf("%q, %v", got, err)
@@ -384,55 +289,10 @@ func (a afterPipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redi
 	}
 }
 
-// A plain check holds no slot: the in_flight window of a shadow rule does not count it. Reserved units
-// raise levels, which end when the units are given back.
-func TestChecksBesideAnInFlightShadow(t *testing.T) {
-	live := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 10, Per: time.Hour}}}
-	shadow := &windows.Rule{Name: "slots", Match: "*", Shadow: true,
-		Windows: []windows.Window{{Limit: 2, Per: time.Minute, InFlight: true}}}
-	eachRedis(t, rulesOf(t, live, shadow), func(t *testing.T, s *store) {
-		x := tale{t, s}
-		v := x.check("k", 5)
-		if one := v.Items[0].Shadows[0]; !v.Allowed || one.RetryAfter != 0 || one.Windows[0].Used != 0 {
-			t.Errorf("a check: %+v", v.Items[0])
-		}
-		x.expect()
-		id := x.holds("a", 5, time.Minute, "k")
-		raised := s.transitions(t)
-		if len(raised) != 4 { // both rules are raised to 100 % and throttled
-			t.Errorf("transitions of the reservation: %q", raised)
-		}
-		x.settle(lua.Cancel, id, 0, 0)
-		x.after(2 * time.Second)
-		if ended := s.transitions(t); len(ended) != 4 {
-			t.Errorf("transitions after it was cancelled: %q", ended)
-		}
-	})
-}
-
-// refundHeld gives units back while some units are reserved. The reserved units are not given back.
-func (l *ledger) refundHeld(key string) {
-	n := rapid.Int64Range(1, 2*l.rule.Smallest()).Draw(l.T, "units")
-	given, _, err := l.s.serve.Refund(context.Background(), l.plan, key, n)
-	testkit.Must(l, err)
-	want := l.oracle.GiveBack(key, l.s.clock.ms, l.span, n)
-	if given != want {
-		l.Fatalf("%d given back, recount says %d", given, want)
-	}
-}
-
 // TestReservationsEqualTheRecount: reservations, checks, events and refunds in any order, under every
 // algorithm, with and without an in-flight window.
 func TestReservationsEqualTheRecount(t *testing.T) {
-	for _, a := range windows.Algorithms {
-		t.Run(a, func(t *testing.T) {
-			eachRedis(t, nil, func(t *testing.T, s *store) {
-				run := 0
-				rapid.Check(t, func(rt *rapid.T) {
-					run++
-					newLedger(newTimeline(rt, s, a, fmt.Sprintf("user:%d-", run))).run()
-				})
-			})
-		})
-	}
+	eachAlgorithmInRedis(t, func(t *testing.T, s *store, a string) {
+		eachTimeline(t, func(rt *rapid.T, prefix string) { newLedger(newTimeline(rt, s, a, prefix)).run() })
+	})
 }

@@ -47,8 +47,7 @@ func TestShadowRulesCountAsTheLiveOne(t *testing.T) {
 					continue
 				}
 				asks := []counters.Request{{Plan: plan, Key: key, Cost: int64(rapid.IntRange(1, 4).Draw(r, "cost"))}}
-				got, err := s.Check(context.Background(), asks)
-				testkit.Must(t, err)
+				got := s.decide(asks...)
 				want, err := local.Check(context.Background(), asks)
 				testkit.Must(t, err)
 				got.Transitions = 0
@@ -57,5 +56,43 @@ func TestShadowRulesCountAsTheLiveOne(t *testing.T) {
 				}
 			}
 		})
+	})
+}
+
+// A limit that the caller sends denies exactly. It does not raise or end a level, not
+// even one of the rule that otherwise counts the key.
+func TestUnlevelledRulesMoveNoLevel(t *testing.T) {
+	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
+		brought := func(limit int64) *windows.Rule {
+			return &windows.Rule{
+				Name: "override", Match: "*", Algorithm: windows.DefaultAlgorithm, Unlevelled: true,
+				Windows: []windows.Window{{Limit: limit, Per: 10 * time.Second}},
+			}
+		}
+		ask := func(limit, cost int64) counters.Verdict {
+			return s.decide(counters.Request{Plan: windows.PlanOf(brought(limit)), Key: "k", Cost: cost})
+		}
+		if v := ask(3, 3); !v.Allowed || v.Items[0].Windows[0].Used != 3 {
+			t.Fatalf("%+v", v)
+		}
+		if v := ask(3, 1); v.Allowed || v.Items[0].RetryAfter != 10*time.Second {
+			t.Fatalf("%+v", v)
+		}
+		if v := ask(5, 1); !v.Allowed || v.Items[0].Windows[0].Used != 4 {
+			t.Fatalf("another limit, the same count: %+v", v)
+		}
+		s.expect()
+		if due := s.due("k"); due != -1 {
+			t.Fatalf("due in %d ms", due)
+		}
+		s.check("k", 6)
+		s.expect("raised api/k 80% used 10", "raised api/k 95% used 10", "raised api/k 100% used 10",
+			"throttled api/k 100% used 10")
+		ask(12, 1)
+		s.expect()
+		if given, _, err := s.serve.Refund(context.Background(), windows.PlanOf(brought(12)), "k", 4); err != nil ||
+			given != 4 {
+			t.Fatalf("%d given back, %v", given, err)
+		}
 	})
 }

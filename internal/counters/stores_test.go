@@ -28,6 +28,7 @@ func (c *clock) now() int64 { return c.ms }
 // store is one implementation of the counter, with the clock of the test.
 type store struct {
 	counters.Counter
+	t     testing.TB
 	clock *clock
 	// fold counts events that were appended at their times.
 	fold func(t failer, plan *windows.Plan, events ...counters.Event)
@@ -92,23 +93,10 @@ func underEachAlgorithm(t *testing.T, rule windows.Rule, test func(t *testing.T,
 	}
 }
 
-// bothWays runs a test with one call for all partitions that are folded, and with one call for each.
-func bothWays(t *testing.T, rules *windows.Rules, test func(t *testing.T, s *store)) {
-	t.Helper()
-	for _, separately := range []bool{false, true} {
-		t.Run(map[bool]string{false: "together", true: "separately"}[separately], func(t *testing.T) {
-			eachRedis(t, rules, func(t *testing.T, s *store) {
-				s.separately = separately
-				test(t, s)
-			})
-		})
-	}
-}
-
-func localStore(rules *windows.Rules) *store {
+func localStore(t testing.TB) *store {
 	c := &clock{start}
 	l := counters.NewLocal(0, c.now)
-	return &store{Counter: l, clock: c, rules: rules, fold: func(_ failer, plan *windows.Plan,
+	return &store{Counter: l, t: t, clock: c, fold: func(_ failer, plan *windows.Plan,
 		events ...counters.Event) {
 		for _, e := range events {
 			l.Add(plan, e.Key, e.Ms, e.Count)
@@ -136,7 +124,7 @@ func newStore(t testing.TB, client, serve, work redis.UniversalClient, rules *wi
 	keys, err := stream.NewKeys(streamtest.Prefix(t), 4)
 	testkit.Must(t, err)
 	c := &clock{start}
-	s := &store{clock: c, redis: client, reader: work, keys: keys, serve: counters.New(serve, keys),
+	s := &store{t: t, clock: c, redis: client, reader: work, keys: keys, serve: counters.New(serve, keys),
 		store: counters.New(work, keys), rules: rules,
 		ids: map[string]bool{}, versions: map[string]int64{}}
 	s.Counter, s.held = s.serve, reservations.New(s.serve)
@@ -171,66 +159,94 @@ func (s *store) foldBatches(t failer, batches []counters.Batch) (sum counters.Fo
 		sum.Duplicate += f.Duplicate
 		sum.Merged += f.Merged
 		sum.Transitions += f.Transitions
-		sum.Corrupt += f.Corrupt
 	}
 	return sum
+}
+
+// add stores events at their times.
+func (s *store) add(events ...counters.Event) {
+	s.t.Helper()
+	ctx := context.Background()
+	_, err := s.redis.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, e := range events {
+			values := []any{"key", e.Key, "count", e.Count}
+			for field, value := range e.Fields {
+				values = append(values, field, value)
+			}
+			p.XAdd(ctx, &redis.XAddArgs{Stream: s.keys.Events(s.keys.Partition(e.Key)), ID: fmt.Sprintf("%d-*", e.Ms),
+				Values: values})
+		}
+		return nil
+	})
+	testkit.Must(s.t, err)
 }
 
 // append stores events at their times and reads them as a worker does. It
 // returns partition → the events that were read.
 func (s *store) append(t failer, events ...counters.Event) map[int][]counters.Event {
 	t.Helper()
-	ctx := context.Background()
-	_, err := s.redis.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for _, e := range events {
-			name := s.keys.Events(s.keys.Partition(e.Key))
-			values := []any{"key", e.Key, "count", e.Count}
-			for field, value := range e.Fields {
-				values = append(values, field, value)
-			}
-			p.XAdd(ctx, &redis.XAddArgs{Stream: name, ID: fmt.Sprintf("%d-*", e.Ms),
-				Values: values})
-		}
-		return nil
-	})
-	testkit.Must(t, err)
+	s.add(events...)
 	read := map[int][]counters.Event{}
-	for _, parts := range eventlog.Shards(s.reader, s.keys.All()) {
-		reader := eventlog.NewReader(s.reader, s.keys, "test", parts)
-		testkit.Must(t, reader.CreateGroups(ctx))
-		batches, err := reader.Read(ctx, 10_000, -1)
-		testkit.Must(t, err)
-		for _, b := range batches {
-			for _, m := range b.Messages {
-				e, err := m.Decode()
-				testkit.Must(t, err)
-				read[b.Partition] = append(read[b.Partition], counters.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key,
-					Count: e.Count, Fields: m.Values})
-			}
-		}
+	for _, b := range s.read("test") {
+		read[b.Partition] = eventsOf(t, b)
 	}
 	return read
 }
 
-// transitions reads the outboxes and empties them. Each transition must have a unique
+// read reads all new events of every partition, as a worker does.
+func (s *store) read(worker string) (all []eventlog.Batch) {
+	s.t.Helper()
+	ctx := context.Background()
+	for _, parts := range eventlog.Shards(s.reader, s.keys.All()) {
+		reader := eventlog.NewReader(s.reader, s.keys, worker, parts)
+		testkit.Must(s.t, reader.CreateGroups(ctx))
+		batches, err := reader.Read(ctx, 10_000, -1)
+		testkit.Must(s.t, err)
+		all = append(all, batches...)
+	}
+	return all
+}
+
+// eventsOf returns the events that were read of a partition, as a worker folds them.
+func eventsOf(t failer, b eventlog.Batch) (events []counters.Event) {
+	t.Helper()
+	events = make([]counters.Event, 0, len(b.Messages))
+	for _, m := range b.Messages {
+		e, err := m.Decode()
+		testkit.Must(t, err)
+		events = append(events, counters.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, ProducerID: e.ID,
+			Fields: m.Values})
+	}
+	return events
+}
+
+// drain reads the outboxes and empties them. Each transition must have a unique
 // id, and a greater version than the earlier ones of its rule and key.
-func (s *store) transitions(t testing.TB) []string {
+func (s *store) drain(t testing.TB) (transitions []map[string]any) {
 	t.Helper()
 	ctx := context.Background()
-	out := []string{}
 	for p := range s.keys.Partitions {
 		list, err := s.redis.XRange(ctx, s.keys.Outbox(p), "-", "+").Result()
 		testkit.Must(t, err)
 		for _, m := range list {
-			v := m.Values
-			s.isNew(t, v)
-			text := fmt.Sprintf("%s %s/%s %s%% used %s", v["state"], v["rule"], v["key"], v["level"], v["used"])
-			if v["flags"] != "" {
-				text += " " + v["flags"].(string)
-			}
-			out = append(out, text)
+			s.isNew(t, m.Values)
+			transitions = append(transitions, m.Values)
 		}
 		testkit.Must(t, s.redis.Del(ctx, s.keys.Outbox(p)).Err())
+	}
+	return transitions
+}
+
+// transitions drains the outboxes, and returns a line for each transition.
+func (s *store) transitions(t testing.TB) []string {
+	t.Helper()
+	out := []string{}
+	for _, v := range s.drain(t) {
+		text := fmt.Sprintf("%s %s/%s %s%% used %s", v["state"], v["rule"], v["key"], v["level"], v["used"])
+		if v["flags"] != "" {
+			text += " " + v["flags"].(string)
+		}
+		out = append(out, text)
 	}
 	return out
 }

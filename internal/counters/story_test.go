@@ -1,33 +1,38 @@
 package counters_test
 
 import (
+	gocmp "cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	// cockroachdb/datadriven: stories as text files, rewritten by a flag; etcd's raft is tested with it.
-	"github.com/cockroachdb/datadriven"
+	"github.com/google/go-cmp/cmp"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// TestStories runs each file of testdata/stories on the embedded and on a real
-// Redis. A file is a sequence of commands, each with its output below ----:
-// its result, then the transitions that it wrote to the outbox. Times are
-// relative to the story's start. No two transitions of a story may share an id, and
-// the versions of a rule and key only increase. `go test ./internal/counters -run Stories -rewrite`
-// writes the results; read the difference before you commit it.
+// A story is a file of testdata: rules, a line of dashes, and what happens under them, one step a line:
 //
-//	rules                       the rules from now on, as YAML
-//	add KEY COUNT [@TIME]       a producer appends an event (TIME as 9s; default now); user=NAME is a value of it
+//	> STEP    a step
+//	< RESULT  its result, and the transitions that it wrote to the outbox
+//
+// Times are relative to the story's start. No two transitions of a story may share an id, and the versions of a rule
+// and key only increase. Results are written by go test ./internal/counters -run Stories -update, and read in review.
+//
+//	rules                       the rules from now on, in the lines that follow
+//	add KEY COUNT [@TIME]       a producer appends an event (TIME as 9s; default now); user=NAME or id=ID is a value
+//	                            of it, in which _ is a space
 //	work WORKER                 the worker reads all new events and folds them
 //	crash WORKER                the worker reads all new events, and stops before it folds them
 //	wake WORKER                 a stopped worker continues: it folds the events that it had read
@@ -36,134 +41,229 @@ import (
 //	peek KEY                    the state of the key
 //	refund KEY UNITS            units are given back
 //	reset KEY                   the key is reset
+//	reserve ID UNITS TTL KEY... units of each key are reserved
+//	commit ID COST              a reservation is committed, with the cost of each key
+//	cancel ID                   a reservation is cancelled
+//	renew ID TTL                a reservation is renewed
+//	lease KEY UNITS TTL [USED [KEEP]]
+//	                            units of the key are leased, or the lease is renewed: of its units, some were used
+//	override KEY RULE|LIMIT     a tier, or a limit as 60/2s alone, is in force for the key until: override KEY none
 //	advance DURATION            time passes, and due keys are swept
 //	step DURATION               Redis's clock steps, also back; nothing is swept
 //	recheck                     every key that has reached a level is swept, as after a reload
 //	sweep KEY                   the key is swept, whether it is due or not
 //	due KEY                     when the key is due to be swept, and whether it has a record of levels
 //	clear                       Redis is empty again
+//
+// TestStories runs each story two times: first one fold serves all partitions, then each partition has its own fold, as
+// on a Cluster. A story with the algorithm EVERY runs so under each algorithm, with the same results. With the
+// algorithm EACH, the times at which units leave may differ.
 func TestStories(t *testing.T) {
-	datadriven.Walk(t, "testdata/stories", func(t *testing.T, path string) {
-		bothWays(t, nil, func(t *testing.T, s *store) {
-			y := &story{t: t, store: s, held: map[string][]eventlog.Batch{}}
-			datadriven.RunTest(t, path, y.run)
-		})
+	testkit.Stories(t, func(t *testing.T, _, rules string, steps []string) (out []string) {
+		algorithms, ways := windows.Algorithms, []string{"together", "separately"}
+		if testing.Short() || !storyAlgorithm.MatchString(rules) {
+			algorithms = algorithms[:1]
+		}
+		if testing.Short() { // the embedded Redis compiles each script again for each of them
+			ways = ways[:1]
+		}
+		for _, algorithm := range algorithms {
+			for _, way := range ways {
+				t.Run(algorithm+"/"+way, func(t *testing.T) {
+					eachRedis(t, nil, func(t *testing.T, s *store) {
+						s.separately = way == "separately"
+						told := tell(t, s, algorithm, rules, steps)
+						if algorithm != algorithms[0] && strings.Contains(rules, "EACH") {
+							told = withTimesOf(told, out)
+						}
+						if out == nil {
+							out = told
+						} else if diff := cmp.Diff(out, told); diff != "" {
+							t.Errorf("-%s, together +here:\n%s", algorithms[0], diff)
+						}
+					})
+				})
+			}
+		}
+		if t.Failed() {
+			t.FailNow() // -update does not write it
+		}
+		return out
 	})
+}
+
+var (
+	storyAlgorithm = regexp.MustCompile("EACH|EVERY")
+	storyTimes     = regexp.MustCompile("(since|until|after|in) [0-9.hms]+")
+)
+
+// withTimesOf returns lines with the times of others where they differ in nothing else.
+func withTimesOf(lines, others []string) []string {
+	for i, line := range lines {
+		if i < len(others) && storyTimes.ReplaceAllString(line, "") == storyTimes.ReplaceAllString(others[i], "") {
+			lines[i] = others[i]
+		}
+	}
+	return lines
 }
 
 // story is one file that is being run.
 type story struct {
-	t *testing.T
 	*store
-	held map[string][]eventlog.Batch // worker → the events that it has read and not folded
+	algorithm string
+	crashed   map[string][]eventlog.Batch // worker → the events that it has read and not folded
+	reserved  map[string]string           // word → the id of the reservation
+	leased    map[string]int64            // key → the units of its lease
 }
 
-func (y *story) run(t *testing.T, d *datadriven.TestData) string {
+// tell runs a story under an algorithm, and returns its steps with their results.
+func tell(t *testing.T, s *store, algorithm, rules string, steps []string) []string {
 	t.Helper()
-	arg := func(i int) string {
-		if i >= len(d.CmdArgs) {
-			d.Fatalf(t, "%s: argument %d is missing", d.Cmd, i+1)
+	y := &story{s, algorithm, map[string][]eventlog.Batch{}, map[string]string{}, map[string]int64{}}
+	y.rules = parsed(t, y.under(rules))
+	testkit.Must(t, y.learn())
+	return y.tell(steps)
+}
+
+func (y *story) under(rules string) string {
+	return storyAlgorithm.ReplaceAllString(rules, y.algorithm)
+}
+
+func (y *story) tell(steps []string) (out []string) {
+	for i := 0; i < len(steps); i++ {
+		if strings.HasPrefix(steps[i], "< ") {
+			continue
 		}
-		return d.CmdArgs[i].String()
+		out = append(out, steps[i])
+		step, ok := strings.CutPrefix(steps[i], "> ")
+		if !ok {
+			continue
+		}
+		input := ""
+		for ; i+1 < len(steps) && strings.HasPrefix(steps[i+1], "  "); i++ {
+			out = append(out, steps[i+1])
+			input += steps[i+1] + "\n"
+		}
+		result := y.run(strings.Fields(step), input)
+		for _, line := range append(result, y.published()...) {
+			out = append(out, "< "+line)
+		}
 	}
-	user := ""
-	if i := slices.IndexFunc(d.CmdArgs, func(a datadriven.CmdArg) bool { return a.Key == "user" }); i >= 0 {
-		user = d.CmdArgs[i].Vals[0]
-		d.CmdArgs = slices.Delete(d.CmdArgs, i, i+1)
+	return out
+}
+
+// run runs a step, and returns its result: a line or none.
+func (y *story) run(words []string, input string) []string {
+	values := map[string]any{}
+	if name, value, found := strings.Cut(words[len(words)-1], "="); found {
+		values[name], words = strings.ReplaceAll(value, "_", " "), words[:len(words)-1]
 	}
-	var out string
-	switch d.Cmd {
+	of := append(slices.Clone(words[1:]), "", "", "", "", "")
+	switch words[0] {
 	case "rules":
-		out = y.setRules(d.Input)
+		y.load(y.under(input))
 	case "add":
 		at := y.clock.ms
-		if len(d.CmdArgs) > 2 {
-			at = start + y.duration(strings.TrimPrefix(arg(2), "@"))
+		if of[2] != "" {
+			at = start + y.duration(of[2][1:]).Milliseconds()
 		}
-		y.add(arg(0), y.number(arg(1)), at, user)
+		y.add(counters.Event{Key: of[0], Count: y.number(of[1]), Ms: at, Fields: values})
 	case "work":
-		out = y.fold(y.read(arg(0)))
+		return y.fold(y.read(of[0]))
 	case "crash":
-		y.held[arg(0)] = y.read(arg(0))
-		out = fmt.Sprintf("%d read", count(y.held[arg(0)]))
-	case "wake":
-		out = y.fold(y.held[arg(0)])
-	case "reclaim":
-		out = y.fold(y.claim(arg(0)))
-	case "check":
-		cost := int64(1)
-		if len(d.CmdArgs) > 1 {
-			cost = y.number(arg(1))
+		n, batches := 0, y.read(of[0])
+		for _, b := range batches {
+			n += len(b.Messages)
 		}
-		out = y.check(arg(0), cost, user)
+		y.crashed[of[0]] = batches
+		return []string{fmt.Sprintf("%d read", n)}
+	case "wake":
+		return y.fold(y.crashed[of[0]])
+	case "reclaim":
+		return y.fold(y.claim(of[0]))
+	case "check":
+		plan := y.rules.Match(of[0])
+		values, err := plan.Values(func(name string) string { return fmt.Sprint(values[name]) })
+		testkit.Must(y.t, err)
+		v := y.decide(counters.Request{Plan: plan, Key: of[0], Cost: y.number(gocmp.Or(of[1], "1")), Values: values})
+		return []string{said(plan, v)}
 	case "peek":
-		out = y.peek(arg(0))
+		return []string{standing(y.rules.Match(of[0]), y.peek(of[0]))}
 	case "refund":
-		given, _, err := y.store.store.Refund(context.Background(), y.rules.Match(arg(0)), arg(0), y.number(arg(1)))
-		testkit.Must(t, err)
-		out = fmt.Sprintf("%d given back", given)
+		given, _, err := y.store.store.Refund(y.t.Context(), y.rules.Match(of[0]), of[0], y.number(of[1]))
+		testkit.Must(y.t, err)
+		return []string{fmt.Sprintf("%d given back", given)}
 	case "reset":
-		_, err := y.Reset(context.Background(), y.rules.Match(arg(0)), arg(0))
-		testkit.Must(t, err)
+		y.reset(of[0])
+	case "reserve":
+		if _, cluster := y.redis.(*redis.ClusterClient); cluster && len(words) > 5 {
+			y.t.Skip("on a Cluster, a reservation has no keys of several slots")
+		}
+		id, v := y.reserve(of[0], y.number(of[1]), y.duration(of[2]), words[4:]...)
+		y.reserved[of[0]] = id
+		lines := []string{map[bool]string{true: "reserved", false: "not reserved"}[v.Allowed]}
+		for i, key := range words[4:] {
+			lines = append(lines, said(y.rules.Match(key), counters.Verdict{Items: v.Items[i : i+1]}))
+		}
+		return lines
+	case "commit":
+		return y.settled(lua.Commit, of[0], y.number(of[1]), 0)
+	case "cancel":
+		return y.settled(lua.Cancel, of[0], 0, 0)
+	case "renew":
+		return y.settled(lua.Renew, of[0], 0, y.duration(of[1]))
+	case "lease":
+		got := y.leases(of[0], y.duration(of[2]), api.LeaseRequest{Had: y.leased[of[0]], Want: y.number(of[1]),
+			Used: y.number(gocmp.Or(of[3], "0")), Keep: y.number(gocmp.Or(of[4], "0"))})
+		y.leased[of[0]] = got
+		return []string{fmt.Sprintf("%d units", got)}
+	case "override":
+		y.override(of[0], of[1])
 	case "advance":
-		y.clock.ms += y.duration(arg(0))
-		y.sweep(t)
+		y.after(y.duration(of[0]))
 	case "step":
-		y.clock.ms += y.duration(arg(0))
+		y.clock.ms += y.duration(of[0]).Milliseconds()
 	case "recheck":
-		y.recheck()
+		for p := range y.keys.Partitions {
+			y.sweepLevels(p)
+		}
 	case "sweep":
-		_, _, err := y.store.store.Sweep(t.Context(), y.keys.Partition(arg(0)), y.rules, []string{arg(0)})
-		testkit.Must(t, err)
+		_, _, err := y.store.store.Sweep(y.t.Context(), y.keys.Partition(of[0]), y.rules, []string{of[0]})
+		testkit.Must(y.t, err)
 	case "due":
-		out = y.due(arg(0))
+		return []string{y.due(of[0])}
 	case "clear":
 		y.clear()
 	default:
-		d.Fatalf(t, "unknown command %q", d.Cmd)
+		y.t.Fatalf("unknown step %q", words)
 	}
-	lines := []string{}
-	if out != "" {
-		lines = append(lines, out)
-	}
-	lines = append(lines, y.published()...)
-	if len(lines) == 0 {
-		return "ok\n"
-	}
-	return strings.Join(lines, "\n") + "\n"
+	return nil
 }
 
-func (y *story) setRules(yaml string) string {
-	rules, err := windows.Parse("rules.yml", []byte(yaml))
-	if err != nil {
-		return err.Error()
+func (y *story) override(key, what string) {
+	all := y.rules.Overrides()
+	if all == nil {
+		all = y.serve.NewOverrides(nil)
+		y.rules = y.rules.With(all)
 	}
-	y.rules = rules
-	testkit.Must(y.t, y.learn())
-	return ""
+	one := api.Override{Key: key, Rule: what}
+	if limit, per, found := strings.Cut(what, "/"); found {
+		one = api.Override{Key: key, Windows: []api.OverrideWindow{{Limit: y.number(limit), Per: per}}, Only: true}
+	}
+	var err error
+	if what == "none" {
+		_, err = all.Clear(y.t.Context(), key, "", "", "")
+	} else {
+		_, err = all.Set(y.t.Context(), y.rules.ValidateOverride, one, 0)
+	}
+	testkit.Must(y.t, err)
 }
 
-func (y *story) add(key string, n, ms int64, user string) {
-	name, values := y.keys.Events(y.keys.Partition(key)), []any{"key", key, "count", n}
-	if user != "" {
-		values = append(values, "user", user)
-	}
-	testkit.Must(y.t, y.redis.XAdd(context.Background(), &redis.XAddArgs{
-		Stream: name, ID: fmt.Sprintf("%d-*", ms), Values: values,
-	}).Err())
-}
-
-// read reads all new events of every partition, as a worker does.
-func (y *story) read(worker string) (all []eventlog.Batch) {
-	ctx := context.Background()
-	for p := range y.keys.Partitions {
-		r := eventlog.NewReader(y.reader, y.keys, worker, []int{p})
-		testkit.Must(y.t, r.CreateGroups(ctx))
-		batches, err := r.Read(ctx, 10_000, -1)
-		testkit.Must(y.t, err)
-		all = append(all, batches...)
-	}
-	return all
+func (y *story) settled(op lua.SettleOp, word string, cost int64, ttl time.Duration) []string {
+	state := y.settle(op, y.reserved[word], cost, ttl)
+	return []string{map[lua.SettleState]string{lua.Unknown: "unknown", lua.Settled: "settled",
+		lua.DoneBefore: "done before", lua.WasCommitted: "was committed", lua.WasCancelled: "was cancelled",
+		lua.HasExpired: "has expired"}[state]}
 }
 
 func (y *story) claim(worker string) (all []eventlog.Batch) {
@@ -176,17 +276,10 @@ func (y *story) claim(worker string) (all []eventlog.Batch) {
 	return all
 }
 
-func (y *story) fold(batches []eventlog.Batch) string {
+func (y *story) fold(batches []eventlog.Batch) []string {
 	var folds []counters.Batch
 	for _, b := range batches {
-		fold := counters.Batch{Partition: b.Partition}
-		for _, m := range b.Messages {
-			e, err := m.Decode()
-			testkit.Must(y.t, err)
-			fold.Events = append(fold.Events, counters.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count,
-				ProducerID: e.ID, Fields: m.Values})
-		}
-		folds = append(folds, fold)
+		folds = append(folds, counters.Batch{Partition: b.Partition, Events: eventsOf(y.t, b)})
 	}
 	sum := y.foldBatches(y.t, folds)
 	out := fmt.Sprintf("%d folded", sum.Folded)
@@ -196,27 +289,19 @@ func (y *story) fold(batches []eventlog.Batch) string {
 	if sum.AlreadyCounted > 0 {
 		out += fmt.Sprintf(", %d already counted", sum.AlreadyCounted)
 	}
-	return out
-}
-
-func count(batches []eventlog.Batch) (n int) {
-	for _, b := range batches {
-		n += len(b.Messages)
+	if sum.Duplicate > 0 {
+		out += fmt.Sprintf(", %d duplicate", sum.Duplicate)
 	}
-	return n
+	return []string{out}
 }
 
-func (y *story) check(key string, cost int64, user string) string {
-	plan := y.rules.Match(key)
-	values, err := plan.Values(func(string) string { return user })
-	testkit.Must(y.t, err)
-	v, err := y.Check(context.Background(), []counters.Request{{Plan: plan, Key: key, Cost: cost, Values: values}})
-	testkit.Must(y.t, err)
-	said := verdict("allowed", "denied", v.Items[0].RetryAfter)
+// said returns the answer to a check of a key.
+func said(plan *windows.Plan, v counters.Verdict) string {
+	text := verdict("allowed", "denied", v.Items[0].RetryAfter)
 	for i, s := range v.Items[0].Shadows {
-		said += "; " + plan.Shadows[i].Name + verdict(" would allow", " would deny", s.RetryAfter)
+		text += "; " + plan.Shadows[i].Name + verdict(" would allow", " would deny", s.RetryAfter)
 	}
-	return said + "; " + standing(plan, v.Items[0])
+	return text + "; " + standing(plan, v.Items[0])
 }
 
 func verdict(allowed, denied string, wait time.Duration) string {
@@ -228,13 +313,6 @@ func verdict(allowed, denied string, wait time.Duration) string {
 	default:
 		return denied + ", retry after " + wait.String()
 	}
-}
-
-func (y *story) peek(key string) string {
-	plan := y.rules.Match(key)
-	st, err := y.Peek(context.Background(), plan, key)
-	testkit.Must(y.t, err)
-	return standing(plan, st)
 }
 
 func standing(plan *windows.Plan, st windows.KeyState) string {
@@ -253,21 +331,11 @@ func standing(plan *windows.Plan, st windows.KeyState) string {
 	return strings.Join(parts, ", ")
 }
 
-func (y *story) recheck() {
-	ctx := context.Background()
-	for p := range y.keys.Partitions {
-		keys, err := y.store.store.Levelled(ctx, p)
-		testkit.Must(y.t, err)
-		_, _, err = y.store.store.Sweep(ctx, p, y.rules, keys)
-		testkit.Must(y.t, err)
-	}
-}
-
 // due returns when a key is due to be swept, and whether it has a record.
 func (y *story) due(key string) string {
 	p := y.keys.Partition(key)
 	out := "never"
-	if in := (tale{y.t, y.store}).due(key); in >= 0 {
+	if in := y.store.due(key); in >= 0 {
 		out = "in " + (time.Duration(in) * time.Millisecond).String()
 	}
 	if y.redis.HExists(context.Background(), y.keys.Levels(p), key).Val() {
@@ -277,46 +345,42 @@ func (y *story) due(key string) string {
 }
 
 func (y *story) clear() {
-	ctx := context.Background()
-	names, err := y.redis.Keys(ctx, y.keys.Prefix+":*").Result()
-	testkit.Must(y.t, err)
-	testkit.Must(y.t, y.redis.Del(ctx, names...).Err())
+	empty := func(ctx context.Context, c *redis.Client) error {
+		for _, name := range c.Keys(ctx, y.keys.Prefix+":*").Val() {
+			testkit.Must(y.t, c.Del(ctx, name).Err())
+		}
+		return nil
+	}
+	if c, ok := y.redis.(*redis.ClusterClient); ok {
+		testkit.Must(y.t, c.ForEachMaster(y.t.Context(), empty))
+	} else {
+		testkit.Must(y.t, empty(y.t.Context(), y.redis.(*redis.Client)))
+	}
+	clear(y.leased)
 	y.ids, y.versions = map[string]bool{}, map[string]int64{}
 }
 
 // published empties the outboxes: a line per transition.
 func (y *story) published() (lines []string) {
-	ctx := context.Background()
-	for p := range y.keys.Partitions {
-		list, err := y.redis.XRange(ctx, y.keys.Outbox(p), "-", "+").Result()
-		testkit.Must(y.t, err)
-		for _, m := range list {
-			v := func(name string) string { return m.Values[name].(string) }
-			per := time.Duration(y.number(v("window"))) * time.Millisecond
-			line := fmt.Sprintf("%s %s%% %s by %s: %s of %s per %s, since %s, until %s", v("state"), v("level"),
-				v("key"), v("rule"),
-				v("used"), v("limit"), per, y.relative(v("since")), y.relative(v("until")))
-			if at := y.number(v("at")); at != y.clock.ms {
-				line += ", at " + y.relative(v("at"))
-			}
-			flags := v("flags")
-			if strings.Contains(flags, "s") {
-				line += ", shadow"
-			}
-			if strings.Contains(flags, "r") {
-				line += ", renewed"
-			}
-			lines = append(lines, line)
-			y.isNew(y.t, m.Values)
+	for _, values := range y.drain(y.t) {
+		v := func(name string) string { return values[name].(string) }
+		line := fmt.Sprintf("%s %s%% %s by %s: %s of %s per %s, since %s, until %s", v("state"), v("level"), v("key"),
+			v("rule"), v("used"), v("limit"), ms(y.number(v("window"))), y.relative(v("since")), y.relative(v("until")))
+		if at := y.number(v("at")); at != y.clock.ms {
+			line += ", at " + y.relative(v("at"))
 		}
-		testkit.Must(y.t, y.redis.Del(ctx, y.keys.Outbox(p)).Err())
+		for _, flag := range v("flags") {
+			line += map[rune]string{'s': ", shadow", 'r': ", renewed", 'f': ", in flight"}[flag]
+		}
+		if seen, has := values["values"]; has {
+			line += fmt.Sprint(", values ", seen)
+		}
+		lines = append(lines, line)
 	}
 	return lines
 }
 
-func (y *story) relative(ms string) string {
-	return (time.Duration(y.number(ms)-start) * time.Millisecond).String()
-}
+func (y *story) relative(at string) string { return ms(y.number(at) - start).String() }
 
 func (y *story) number(s string) int64 {
 	n, err := strconv.ParseInt(s, 10, 64)
@@ -324,11 +388,10 @@ func (y *story) number(s string) int64 {
 	return n
 }
 
-// duration reads a duration in ms; it may be below zero.
-func (y *story) duration(s string) int64 {
+func (y *story) duration(s string) time.Duration {
 	d, err := time.ParseDuration(s)
 	testkit.Must(y.t, err)
-	return d.Milliseconds()
+	return d
 }
 
 func perOf(w windows.Window) string {

@@ -2,7 +2,6 @@ package counters
 
 import (
 	"cmp"
-	"container/heap"
 	"context"
 	"fmt"
 	"iter"
@@ -42,15 +41,12 @@ func (s *Redis) ThrottledPage(ctx context.Context, rules *windows.Rules, n int, 
 
 // throttledPager finds the first n decisions after a place.
 type throttledPager struct {
-	n     int
 	after throttledPlace
-	heap  throttledHeap // up to n + 1 decisions: with one more than n, there is another page
-	in    map[throttledPlace]struct{}
+	first firstN[api.Throttled] // n + 1: with one more than n, there is another page
 }
 
-func newThrottledPager(n int, after string) (*throttledPager, error) {
-	p := &throttledPager{n: n, in: map[throttledPlace]struct{}{}}
-	var err error
+func newThrottledPager(n int, after string) (p *throttledPager, err error) {
+	p = &throttledPager{first: firstN[api.Throttled]{n: n + 1, compare: comparePlaces}}
 	if after != "" {
 		p.after, err = parsePlace(after)
 	}
@@ -58,29 +54,18 @@ func newThrottledPager(n int, after string) (*throttledPager, error) {
 }
 
 func (p *throttledPager) add(t api.Throttled) {
-	at := placeOf(t)
-	_, twice := p.in[at] // a scan can return a key twice
-	switch {
-	case twice || at.compare(p.after) <= 0:
-	case p.heap.Len() <= p.n:
-		heap.Push(&p.heap, t)
-		p.in[at] = struct{}{}
-	case at.compare(placeOf(p.heap[0])) < 0:
-		delete(p.in, placeOf(p.heap[0]))
-		p.in[at], p.heap[0] = struct{}{}, t
-		heap.Fix(&p.heap, 0)
+	if placeOf(t).compare(p.after) > 0 {
+		p.first.add(t)
 	}
 }
 
 // page returns the decisions in order, and the `after` of the next page.
 func (p *throttledPager) page() (list []api.Throttled, next string) {
-	list = p.heap
-	slices.SortFunc(list, func(a, b api.Throttled) int { return placeOf(a).compare(placeOf(b)) })
-	if len(list) > p.n {
-		list = list[:p.n]
-		next = placeOf(list[p.n-1]).String()
+	list, n := p.first.sorted(), p.first.n-1
+	if len(list) <= n {
+		return list, ""
 	}
-	return list, next
+	return list[:n], placeOf(list[n-1]).String()
 }
 
 // ThrottledUnder is Throttled, but with the real end and the reason of each block.
@@ -154,6 +139,8 @@ func (a throttledPlace) compare(b throttledPlace) int {
 	return cmp.Or(cmp.Compare(a.untilMs, b.untilMs), strings.Compare(a.key, b.key), strings.Compare(a.rule, b.rule))
 }
 
+func comparePlaces(a, b api.Throttled) int { return placeOf(a).compare(placeOf(b)) }
+
 // String has the key last, because a key may contain any character.
 func (a throttledPlace) String() string { return fmt.Sprintf("%d/%s/%s", a.untilMs, a.rule, a.key) }
 
@@ -166,18 +153,4 @@ func parsePlace(text string) (throttledPlace, error) {
 			api.Shorten(text))
 	}
 	return throttledPlace{ms, key, rule}, nil
-}
-
-// throttledHeap has the last decision in the order on top.
-type throttledHeap []api.Throttled
-
-func (h throttledHeap) Len() int           { return len(h) }
-func (h throttledHeap) Less(i, j int) bool { return placeOf(h[i]).compare(placeOf(h[j])) > 0 }
-func (h throttledHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *throttledHeap) Push(x any)        { *h = append(*h, x.(api.Throttled)) }
-func (h *throttledHeap) Pop() any {
-	old := *h
-	t := old[len(old)-1]
-	*h = old[:len(old)-1]
-	return t
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/forwarded"
 )
 
 // Values that all decisions have.
@@ -62,20 +63,12 @@ func addressOf(key string) (netip.Prefix, bool) {
 	return p, p.Bits() >= widest && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast()
 }
 
-// parseNetwork reads an address or a network. An IPv4 address within IPv6 becomes an IPv4 address.
+// parseNetwork reads an address or a network, but no address with a zone.
 func parseNetwork(text string) (netip.Prefix, error) {
-	if a, err := netip.ParseAddr(text); err == nil {
-		if a.Zone() != "" {
-			return netip.Prefix{}, fmt.Errorf("%s has a zone", text)
-		}
-		a = a.Unmap()
-		return netip.PrefixFrom(a, a.BitLen()), nil
+	if strings.Contains(text, "%") {
+		return netip.Prefix{}, fmt.Errorf("%s has a zone", text)
 	}
-	p, err := netip.ParsePrefix(text)
-	if p = api.Unmapped(p); err == nil && p.Addr().Is4In6() {
-		return netip.Prefix{}, fmt.Errorf("%s has more than all IPv4 addresses within IPv6", text)
-	}
-	return p.Masked(), err
+	return forwarded.ParseNetwork(text)
 }
 
 // standing is a decision as this process knows it.

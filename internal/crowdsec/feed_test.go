@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"iter"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -63,26 +61,20 @@ func (w *world) throttle(list ...string) {
 	}
 }
 
-func (w *world) throttleOne(key string) {
-	w.list = append(w.list, api.Throttled{Key: key, Rule: "api", SinceMs: 1, UntilMs: w.nowMs + 600_000})
-}
-
-func (w *world) advance(d time.Duration) { w.nowMs += d.Milliseconds() }
-
-func (w *world) filter(query string) Filter {
+func (w *world) filter(query string) (Filter, error) {
 	w.t.Helper()
 	q, err := url.ParseQuery(query)
 	testkit.Must(w.t, err)
-	f, err := ParseFilter(q)
-	testkit.Must(w.t, err)
-	return f
+	return ParseFilter(q)
 }
 
 // pull is a bouncer's next pull, a second after what was before, as "+value duration -value".
 func (w *world) pull(bouncer, query string) string {
 	w.t.Helper()
-	w.advance(time.Second)
-	c, told, err := w.Pull(w.t.Context(), bouncer, strings.Contains(query, "startup=true"), w.filter(query))
+	w.nowMs += 1000
+	filter, err := w.filter(query)
+	testkit.Must(w.t, err)
+	c, told, err := w.Pull(w.t.Context(), bouncer, strings.Contains(query, "startup=true"), filter)
 	testkit.Must(w.t, err)
 	told()
 	var out []string
@@ -95,13 +87,6 @@ func (w *world) pull(bouncer, query string) string {
 	return strings.Join(out, " ")
 }
 
-func (w *world) wantPull(bouncer, query, want string) {
-	w.t.Helper()
-	if got := w.pull(bouncer, query); got != want {
-		w.t.Errorf("%s pulls %q, want %q", bouncer, got, want)
-	}
-}
-
 // A story is a file of testdata, with blocks between empty lines, each of a feed of its own, and one step a line:
 //
 //	rules api login                 those whose throttles are decisions
@@ -109,22 +94,17 @@ func (w *world) wantPull(bouncer, query, want string) {
 //	ends ADDRESS 600ms              its end moves
 //	pull BOUNCER QUERY              a second after what was before: what is new, and what is deleted
 //	deleted BOUNCER                 what it hears of those, in full; lost: an answer that does not reach it
-//	active QUERY                    the decisions that stand
-//	scans, remembered               how often Redis was looked at, how many deletions are known
+//	active QUERY                    the decisions that stand; form: these and a pull, as JSON
+//	scans, remembered               how often Redis was looked at, how many deletions are known; keeps N: at most
 //	redis away                      it does not answer
 //	advance 1s                      time passes
 //
 // go test ./internal/crowdsec -run Stories -update writes the lines that begin with <. A reviewer reads them.
 func TestStories(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	testkit.Must(t, err)
-	for _, path := range files {
-		text, err := os.ReadFile(path)
-		testkit.Must(t, err)
+	testkit.Stories(t, func(t *testing.T, _, _ string, steps []string) (out []string) {
 		var w *world
-		var out []string
-		for line := range strings.Lines(string(text)) {
-			if line = strings.TrimSuffix(line, "\n"); strings.HasPrefix(line, "<") {
+		for _, line := range steps {
+			if strings.HasPrefix(line, "<") {
 				continue
 			}
 			out = append(out, line)
@@ -139,8 +119,8 @@ func TestStories(t *testing.T) {
 				}
 			}
 		}
-		testkit.Golden(t, path, strings.Join(out, "\n")+"\n")
-	}
+		return out
+	})
 }
 
 // step does one step, and returns its output.
@@ -173,9 +153,7 @@ func (w *world) step(word, rest string) (said string, answers bool) {
 		c, _, err := w.Pull(w.t.Context(), who, false, Filter{})
 		return fmt.Sprint("new ", words(c.New), "deleted ", words(c.Deleted), "error ", err), true
 	case "active":
-		q, err := url.ParseQuery(rest)
-		testkit.Must(w.t, err)
-		f, err := ParseFilter(q)
+		f, err := w.filter(rest)
 		if err != nil {
 			return fmt.Sprint(errors.Is(err, api.ErrBadRequest), " ", err), true
 		}
@@ -184,8 +162,19 @@ func (w *world) step(word, rest string) (said string, answers bool) {
 			return err.Error(), true
 		}
 		return words(list), true
+	case "form":
+		list, err := w.Active(w.t.Context(), Filter{})
+		testkit.Must(w.t, err)
+		c, _, err := w.Pull(w.t.Context(), "form", true, Filter{})
+		testkit.Must(w.t, err)
+		text, err := json.Marshal([]any{list, c})
+		testkit.Must(w.t, err)
+		return string(text), true
 	case "scans":
 		return fmt.Sprint(w.scans), true
+	case "keeps":
+		_, err := fmt.Sscan(rest, &w.mostKept)
+		testkit.Must(w.t, err)
 	case "remembered":
 		return fmt.Sprint(len(w.deleted)), true
 	default:
@@ -211,7 +200,7 @@ func (w *world) duration(text string) time.Duration {
 func TestPullsOfNothingNewAreSmall(t *testing.T) {
 	w := newWorld(t, "api")
 	for i := range 2_000 {
-		w.throttleOne(fmt.Sprintf("ip:10.0.%d.%d", i>>8, i&255))
+		w.throttle(fmt.Sprintf("ip:10.0.%d.%d api 600", i>>8, i&255))
 	}
 	w.pull("a", "startup=true")
 	if n := testing.AllocsPerRun(5, func() {
@@ -222,37 +211,6 @@ func TestPullsOfNothingNewAreSmall(t *testing.T) {
 	}); n > 5 {
 		t.Errorf("%v allocations", n)
 	}
-}
-
-// If there are too many deletions, the oldest are forgotten, and a bouncer that has not received those gets
-// everything again.
-func TestTooManyDeletions(t *testing.T) {
-	w := newWorld(t, "api")
-	w.throttle("ip:192.0.2.1 api 3600")
-	stays := w.list[0]
-	w.wantPull("a", "startup=true", "+192.0.2.1 59m59s")
-	w.wantPull("b", "startup=true", "+192.0.2.1 59m58s")
-	w.mostKept = 1000
-	half := func(net int) {
-		for i := range w.mostKept/2 + 1 {
-			w.list = append(w.list, api.Throttled{Key: fmt.Sprintf("ip:10.%d.%d.%d", net+i>>16, i>>8&255, i&255),
-				Rule:    "api",
-				SinceMs: 1, UntilMs: w.nowMs + 60_000})
-		}
-		w.pull("b", "")
-		w.list = []api.Throttled{stays}
-		w.pull("b", "")
-	}
-	half(0)
-	w.wantPull("b", "", "")
-	half(100)
-	if len(w.deleted) != w.mostKept {
-		t.Errorf("%d deletions are remembered, want %d", len(w.deleted), w.mostKept)
-	}
-	if got := w.pull("a", ""); !strings.HasPrefix(got, "+192.0.2.1 59m") {
-		t.Errorf("who was away for too long does not get all: %.100s", got)
-	}
-	w.wantPull("b", "", "")
 }
 
 // A caller that leaves during a scan of Redis does not end the scan for the callers that wait for it too.
@@ -280,38 +238,5 @@ func TestWhoGoesEndsNoScan(t *testing.T) {
 	close(answer)
 	if list, err := f.Active(t.Context(), Filter{}); err != nil || len(list) != 1 {
 		t.Errorf("who stayed got %v %v", list, err)
-	}
-}
-
-// The form is that of CrowdSec's local API, down to what is null.
-func TestForm(t *testing.T) {
-	w := newWorld(t, "api")
-	form := func(v any) string {
-		text, err := json.Marshal(v)
-		testkit.Must(t, err)
-		return string(text)
-	}
-	list, err := w.Active(t.Context(), Filter{})
-	testkit.Must(t, err)
-	c, _, err := w.Pull(t.Context(), "a", true, Filter{})
-	testkit.Must(t, err)
-	if got := form(list) + form(c); got != `null{"new":null,"deleted":null}` {
-		t.Errorf("empty answers are %s", got)
-	}
-	w.throttle("ip:192.0.2.1 api 61")
-	w.wantPull("b", "", "+192.0.2.1 1m0s")
-	list, err = w.Active(t.Context(), Filter{})
-	testkit.Must(t, err)
-	want := fmt.Sprintf(`[{"duration":"1m0s","id":%d,"origin":"streamcounter","scenario":"api","scope":"Ip",`+
-		`"type":"ban","value":"192.0.2.1"}]`, list[0].ID)
-	if got := form(list); got != want || list[0].ID == 0 || list[0].ID >= 1<<53 {
-		t.Errorf("%s, want %s", got, want)
-	}
-	other := newWorld(t, "api") // another process, or this one after a restart
-	other.list = w.list
-	again, err := other.Active(t.Context(), Filter{})
-	testkit.Must(t, err)
-	if again[0].ID != list[0].ID {
-		t.Errorf("another process gives the id %d, this one %d", again[0].ID, list[0].ID)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/internal/english"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -20,15 +21,15 @@ func clusterOf(ctx context.Context, c redis.UniversalClient, servers []*server, 
 		if servers[0].info["cluster_enabled"] == "" {
 			return nil
 		}
-		return []Finding{{Check: check, Severity: OK, Found: "no Cluster"}}
+		return []Finding{found(check, "no Cluster")}
 	}
-	text, err := cluster.ClusterInfo(ctx).Result()
+	text, err := answering(servers).ClusterInfo(ctx).Result()
 	if err != nil {
 		return []Finding{unseen(check, err, "ACL SETUSER <user> +cluster|info")}
 	}
 	if !strings.Contains(text, "cluster_state:ok") {
-		return []Finding{{Check: check, Severity: Problem, Found: "the Cluster is down",
-			Why: "slots without a master refuse events and checks", Fix: "redis-cli --cluster check HOST:PORT"}}
+		return []Finding{found(check, "the Cluster is down").as(Problem,
+			"slots without a master refuse events and checks", "redis-cli --cluster check HOST:PORT")}
 	}
 	count := map[string]int{}
 	for p := range k.Partitions {
@@ -52,12 +53,11 @@ func spread(count map[string]int, servers []*server, partitions int) Finding {
 	for _, n := range each {
 		words = append(words, strconv.Itoa(n))
 	}
-	f := Finding{Check: "redis.cluster", Severity: OK,
-		Found: fmt.Sprintf("%s over %s: %s", plural(partitions, "partition"), plural(len(each), "master"),
-			strings.Join(words, ", "))}
+	f := found("redis.cluster", fmt.Sprintf("%s over %s: %s", english.Plural(partitions, "partition"),
+		english.Plural(len(each), "master"), strings.Join(words, ", ")))
 	if least, most := each[0], each[len(each)-1]; most > 2*least+1 {
-		f.Severity, f.Why = Note, "the masters with the most partitions do most of the work"
-		f.Fix = "move slots (redis-cli --cluster reshard), or more partitions under a new prefix"
+		f = f.as(Note, "the masters with the most partitions do most of the work",
+			"move slots (redis-cli --cluster reshard), or more partitions under a new prefix")
 	}
 	return f
 }

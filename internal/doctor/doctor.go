@@ -5,6 +5,7 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,8 @@ import (
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/english"
 )
 
 // Severity of a finding, rising: OK and Note need no action.
@@ -46,6 +49,17 @@ func found(check, what string) Finding { return Finding{Check: check, Severity: 
 // as returns the finding with a severity, why it matters and how to fix it.
 func (f Finding) as(s Severity, why, fix string) Finding {
 	f.Severity, f.Why, f.Fix = s, why, fix
+	return f
+}
+
+// grade returns the finding as a warning if n is at least warning, and as a problem if it is at least problem.
+func grade[N cmp.Ordered](f Finding, n, warning, problem N, why, fix string) Finding {
+	switch {
+	case n >= problem:
+		return f.as(Problem, why, fix)
+	case n >= warning:
+		return f.as(Warning, why, fix)
+	}
 	return f
 }
 
@@ -103,17 +117,10 @@ func (r Report) WriteText(w io.Writer) error {
 			}
 		}
 	}
-	fmt.Fprintf(&b, "\n%d ok, %s, %s, %s\n", count[OK], plural(count[Note], "note"),
-		plural(count[Warning], "warning"), plural(count[Problem], "problem"))
+	fmt.Fprintf(&b, "\n%d ok, %s, %s, %s\n", count[OK], english.Plural(count[Note], "note"),
+		english.Plural(count[Warning], "warning"), english.Plural(count[Problem], "problem"))
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // noAnswer reports whether an error is not an answer of Redis.
@@ -128,11 +135,11 @@ func unseen(check string, err error, fix string) Finding {
 	var answered redis.Error
 	switch {
 	case !errors.As(err, &answered):
-		return Finding{Check: check, Severity: Warning, Found: "not checked: " + err.Error()}
+		return found(check, "not checked: "+err.Error()).as(Warning, "", "")
 	case strings.HasPrefix(answered.Error(), "NOPERM "):
-		return Finding{Check: check, Severity: Note, Found: "not checked: this user lacks the right", Fix: fix}
+		return found(check, "not checked: this user lacks the right").as(Note, "", fix)
 	case strings.HasPrefix(answered.Error(), "ERR unknown command"):
-		return Finding{Check: check, Severity: Note, Found: "not checked: this Redis does not support the command"}
+		return found(check, "not checked: this Redis does not support the command").as(Note, "", "")
 	}
-	return Finding{Check: check, Severity: Warning, Found: "not checked: " + answered.Error()}
+	return found(check, "not checked: "+answered.Error()).as(Warning, "", "")
 }

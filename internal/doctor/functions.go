@@ -31,16 +31,16 @@ func loaded(servers []*server) bool {
 }
 
 // functions reports how a server is called, and which libraries of other versions it holds.
-func functions(s *server) (Finding, bool) {
+func functions(s *server) Finding {
 	const check = "redis.functions"
 	if redis.HasErrorPrefix(s.functionsErr, "ERR unknown command") {
-		return Finding{Check: check, Severity: Note, Found: "the server knows no functions: it is called by EVALSHA",
-			Why: "a function costs Redis less CPU than a script"}, true
+		return found(check, "the server knows no functions: it is called by EVALSHA").as(Note,
+			"a function costs Redis less CPU than a script", "")
 	}
 	if s.functionsErr != nil {
-		return unseen(check, s.functionsErr, "ACL SETUSER <user> +function|list"), true
+		return unseen(check, s.functionsErr, "ACL SETUSER <user> +function|list")
 	}
-	f := Finding{Check: check, Severity: OK, Found: "not loaded yet: the first call loads it"}
+	f := found(check, "not loaded yet: the first call loads it")
 	var others []string
 	for _, name := range s.libraries {
 		if name == lua.Library().Name {
@@ -50,12 +50,12 @@ func functions(s *server) (Finding, bool) {
 		}
 	}
 	if len(others) > 0 {
-		f.Severity = Note
 		f.Found += "; of other versions: " + strings.Join(others, ", ")
-		f.Why = "each keeps some memory; a process of that version loads its own again, so a deletion loses nothing"
-		f.Fix = "streamcounter doctor --prune (as a user such as operator), once no process of that version runs"
+		f = f.as(Note,
+			"each keeps some memory; a process of that version loads its own again, so a deletion loses nothing",
+			"streamcounter doctor --prune (as a user such as operator), once no process of that version runs")
 	}
-	return f, true
+	return f
 }
 
 // Prune deletes libraries of ours on all masters, except the one of this version and those that running processes of
@@ -71,6 +71,9 @@ func Prune(ctx context.Context, c redis.UniversalClient, keys *stream.Keys) (del
 	}
 	used, err := c.ZRangeByScore(ctx, keys.Libraries(), &redis.ZRangeBy{
 		Min: strconv.FormatInt(now.UnixMilli(), 10), Max: "+inf"}).Result()
+	if redis.HasErrorPrefix(err, "WRONGTYPE") {
+		err = fmt.Errorf("%w; RENAME %s away, or delete it", err, keys.Libraries())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", keys.Libraries(), err)
 	}

@@ -41,9 +41,9 @@ func look(t testing.TB, c redis.UniversalClient) []doctor.Finding {
 // lookAt looks from a machine with another clock.
 func lookAt(t testing.TB, c redis.UniversalClient, now func() time.Time) []doctor.Finding {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	return doctor.Redis(ctx, c, doctor.RedisConfig{Keys: keysOf(t, 16), Now: now})
+	return doctor.Redis(ctx, c, doctor.RedisConfig{Keys: keysOf(t, 16), Retention: stream.DefaultRetention, Now: now})
 }
 
 func lookNATS(t testing.TB, url string, config doctor.NATSConfig, opts ...nats.Option) []doctor.Finding {

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/streamcounter/streamcounter/alerts"
+	"github.com/streamcounter/streamcounter/internal/english"
 )
 
 // NATSConfig is what streamcounter expects of a NATS server.
@@ -99,20 +100,19 @@ func (n *natsLook) ask(ctx context.Context, do func(context.Context) error) erro
 }
 
 func (n *natsLook) unseen(check string, err error, subject string) Finding {
-	f := Finding{Check: check, Severity: Warning, Found: "not checked: " + err.Error()}
 	if errors.Is(err, errRefused) {
-		f.Severity, f.Found, f.Fix = Note, "not checked: this user lacks the right", "let it publish "+subject
+		return found(check, "not checked: this user lacks the right").as(Note, "", "let it publish "+subject)
 	}
-	return f
+	return found(check, "not checked: "+err.Error()).as(Warning, "", "")
 }
 
 func natsVersion(have string) Finding {
-	f := Finding{Check: "nats.version", Severity: OK, Found: have}
+	const check = "nats.version"
 	if older(have, alerts.OldestServer) {
-		f.Severity, f.Found = Problem, have+", needed is "+alerts.OldestServer+" or later"
-		f.Why, f.Fix = "throttle decisions need per-message TTL, so the streams cannot be made", "upgrade NATS"
+		return found(check, have+", needed is "+alerts.OldestServer+" or later").as(Problem,
+			"throttle decisions need per-message TTL, so the streams cannot be made", "upgrade NATS")
 	}
-	return f
+	return found(check, have)
 }
 
 // account checks JetStream's limits; ok is false if JetStream is not available.
@@ -126,36 +126,31 @@ func (n *natsLook) account(ctx context.Context) (all []Finding, ok bool) {
 	switch {
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount),
 		errors.Is(err, nats.ErrNoResponders):
-		return []Finding{{Check: check, Severity: Problem, Found: "JetStream is off",
-			Why: "decisions and alerts have nowhere to go: they wait in the outbox",
-			Fix: "jetstream { store_dir: ... } in the server's configuration (deploy/nats.conf)"}}, false
+		return []Finding{found(check, "JetStream is off").as(Problem,
+			"decisions and alerts have nowhere to go: they wait in the outbox",
+			"jetstream { store_dir: ... } in the server's configuration (deploy/nats.conf)")}, false
 	case err != nil:
 		return []Finding{n.unseen(check, err, "$JS.API.INFO")}, true
 	}
 	// The throttle stream is on disk, so memory is only shown, without a severity.
 	used, most := info.Store, info.Limits.MaxStore
-	f := Finding{Check: check, Severity: OK, Found: fmt.Sprintf("on; storage %s%s, memory %s%s, %s%s",
+	f := found(check, fmt.Sprintf("on; storage %s%s, memory %s%s, %s%s",
 		size(int64(used)), limit(most, size), size(int64(info.Memory)), limit(info.Limits.MaxMemory, size),
-		plural(info.Streams, "stream"),
-		limit(int64(info.Limits.MaxStreams), func(n int64) string { return fmt.Sprint(n) }))}
+		english.Plural(info.Streams, "stream"),
+		limit(int64(info.Limits.MaxStreams), func(n int64) string { return fmt.Sprint(n) })))
 	if max(most, info.Limits.MaxMemory, int64(info.Limits.MaxStreams)) < 0 {
 		f.Found += " (no limits set)"
 	}
-	return []Finding{f.byUse(used, most, "a full account refuses decisions and alerts: they wait in the outbox",
+	return []Finding{byUse(f, used, most, "a full account refuses decisions and alerts: they wait in the outbox",
 		"raise the account's storage, or shorten max_age of the alerts")}, true
 }
 
-// byUse returns the finding as a warning from 80 % of a limit on, and as a problem from 95 %.
-func (f Finding) byUse(used uint64, most int64, why, fix string) Finding {
-	switch {
-	case most <= 0:
+// byUse grades a finding by how much of a limit is used; 0 or less: there is no limit.
+func byUse(f Finding, used uint64, most int64, why, fix string) Finding {
+	if most <= 0 {
 		return f
-	case int64(used) >= most/100*95:
-		return f.as(Problem, why, fix)
-	case int64(used) >= most/10*8:
-		return f.as(Warning, why, fix)
 	}
-	return f
+	return grade(f, int64(used), most/10*8, most/100*95, why, fix)
 }
 
 func limit(n int64, word func(int64) string) string {
@@ -176,8 +171,8 @@ func (n *natsLook) stream(ctx context.Context, want jetstream.StreamConfig) (all
 	})
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return []Finding{{Check: check, Severity: Note, Found: "does not exist yet",
-			Why: "the first `work` that reaches NATS makes it"}}, 0
+		return []Finding{found(check, "does not exist yet").as(Note,
+			"the first `work` that reaches NATS makes it", "")}, 0
 	case err != nil:
 		return []Finding{n.unseen(check, err, "$JS.API.STREAM.INFO."+want.Name)}, 0
 	}
@@ -197,15 +192,15 @@ func (n *natsLook) stream(ctx context.Context, want jetstream.StreamConfig) (all
 	if info.Cluster != nil {
 		for _, peer := range info.Cluster.Replicas {
 			if peer.Offline || !peer.Current {
-				all = append(all, Finding{Check: check, Severity: Warning,
-					Found: "the replica on " + peer.Name + " is behind or offline",
-					Why:   "without a majority the stream takes nothing", Fix: "look at that server"})
+				all = append(all, found(check, "the replica on "+peer.Name+" is behind or offline").as(Warning,
+					"without a majority the stream takes nothing", "look at that server"))
 			}
 		}
 	}
 	if len(all) == 0 {
-		all = append(all, Finding{Check: check, Severity: OK, Found: fmt.Sprintf("%s, %s, duplicates seen within %v",
-			plural(int(info.State.Msgs), "message"), plural(info.Config.Replicas, "replica"), info.Config.Duplicates)})
+		all = append(all, found(check, fmt.Sprintf("%s, %s, duplicates seen within %v",
+			english.Plural(int(info.State.Msgs), "message"), english.Plural(info.Config.Replicas, "replica"),
+			info.Config.Duplicates)))
 	}
 	return all, info.Config.Replicas
 }
@@ -230,40 +225,31 @@ func storageOf(is *serverState, err error) Finding {
 	if most := is.Config.MaxStore; most > 0 {
 		f.Found = size(int64(is.Store)) + " of " + size(most) + " used by all accounts"
 	}
-	return f.byUse(is.Store, is.Config.MaxStore, "a full server refuses decisions and alerts: they wait in the outbox",
+	return byUse(f, is.Store, is.Config.MaxStore, "a full server refuses decisions and alerts: they wait in the outbox",
 		"raise max_file_store in the server's configuration, or free its disk")
 }
 
 // syncOf reports how often JetStream writes to disk. is and err are nil if no monitoring port was given.
 func syncOf(is *serverState, replicas int, err error) Finding {
-	f := Finding{Check: "nats.sync", Severity: Note,
-		Why: "a crash of the machine loses acknowledged messages that were not synced, if there are no replicas"}
+	const check = "nats.sync"
+	const why = "a crash of the machine loses acknowledged messages that were not synced, if there are no replicas"
 	switch {
 	case replicas >= 3:
-		return Finding{Check: f.Check, Severity: OK, Found: plural(replicas, "replica") +
-			" keep what one machine loses"}
+		return found(check, english.Plural(replicas, "replica")+" keep what one machine loses")
 	case err != nil:
-		f.Severity, f.Found, f.Fix = Warning, "not checked: "+err.Error(), "--nats-monitor http://HOST:8222"
-		return f
+		return found(check, "not checked: "+err.Error()).as(Warning, why, "--nats-monitor http://HOST:8222")
 	case is == nil:
-		f.Found = "not checked: how often the server syncs (its default is every 2 minutes), and its storage"
-		f.Fix = "give --nats-monitor, or look for sync_interval and max_file_store in its configuration"
-		return f
+		f := found(check, "not checked: how often the server syncs (its default is every 2 minutes), and its storage")
+		return f.as(Note, why, "give --nats-monitor, or look for sync_interval and max_file_store in its configuration")
+	case is.Config.Always:
+		return found(check, "at each message")
 	}
 	every := cmp.Or(is.Config.Interval, 2*time.Minute)
-	if is.Config.Always {
-		every = 0
-	}
-	f.Severity, f.Found = OK, fmt.Sprintf("every %v", every)
-	if every == 0 {
-		f.Found = "at each message"
-	}
+	f := found(check, fmt.Sprintf("every %v", every))
 	if every <= 10*time.Second {
-		f.Why = ""
 		return f
 	}
-	f.Severity, f.Fix = Warning, "sync_interval: 1s (deploy/nats.conf), or three servers and --nats-replicas 3"
-	return f
+	return f.as(Warning, why, "sync_interval: 1s (deploy/nats.conf), or three servers and --nats-replicas 3")
 }
 
 func askMonitor(ctx context.Context, monitor string) (*serverState, error) {

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,54 +17,63 @@ import (
 // RedisConfig is what streamcounter expects of a Redis server.
 type RedisConfig struct {
 	Keys *stream.Keys // required
-	// Retention is how long events are kept; default stream.DefaultRetention.
+	// Retention is how long events are kept; required.
 	Retention time.Duration
 	// Now is this machine's clock; default time.Now.
 	Now func() time.Time
 }
 
-func (c RedisConfig) withDefaults() RedisConfig {
-	c.Retention = cmp.Or(c.Retention, stream.DefaultRetention)
-	if c.Now == nil {
-		c.Now = time.Now
-	}
-	return c
-}
+// answerWithin is how long a server may take to say what it is. The rest of the time is for what its keys say.
+const answerWithin = 2 * time.Second
 
-// Redis examines a server that answers, or all masters of a Cluster. ctx bounds it.
+// Redis examines a server, or all masters of a Cluster side by side. ctx bounds it. The client must not be used after
+// that: it sends nothing more to a server that did not answer.
 func Redis(ctx context.Context, c redis.UniversalClient, config RedisConfig) []Finding {
-	config = config.withDefaults()
+	if config.Now == nil {
+		config.Now = time.Now
+	}
 	servers, err := serversOf(ctx, c)
 	if err != nil {
 		return []Finding{unseen("redis.cluster", fmt.Errorf("the masters of the Cluster: %w", err),
 			"ACL SETUSER <user> +cluster|slots +cluster|info +command")}
 	}
-	for _, s := range servers {
-		s.read(ctx, config.Now)
-	}
+	each(servers, func(s *server) { s.read(ctx, config.Now) })
 	findings := append(silent(servers), settingsOf(servers)...)
 	findings = append(findings, tells(servers, functions)...)
 	findings = append(findings, clusterOf(ctx, c, servers, config.Keys)...)
 	findings = append(findings, clocksOf(servers, config.Retention)...)
-	findings = append(findings, usersOf(ctx, c, config.Keys, servers)...)
+	findings = append(findings, usersOf(ctx, config.Keys, servers)...)
 	return append(findings, stateOf(ctx, c, config)...)
 }
 
-// Start is the short examination at each start of a process: one round trip to one server, within `within`. It
+// Start is the short examination at each start of a process: one round trip to each server, within `within`. It
 // returns the findings above a note. For a named user, it reads only what deploy/users.acl allows, because such users
 // often have few rights: a refusal would appear in the server's ACL LOG.
 func Start(ctx context.Context, c redis.UniversalClient, named bool, within time.Duration) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	s := &server{client: c, config: map[string]string{}}
-	s.readInfo(ctx)
-	if !named {
-		s.readConfig(ctx)
+	servers, err := serversOf(ctx, c)
+	if err != nil {
+		return nil // what the start does next returns it
 	}
-	if s.infoErr != nil && s.configErr != nil {
-		return nil
+	each(servers, func(s *server) {
+		if s.readInfo(ctx); !named {
+			s.readConfig(ctx)
+		}
+	})
+	findings := silent(servers)
+	servers = slices.DeleteFunc(servers, func(s *server) bool { return s.infoErr != nil && s.configErr != nil })
+	return slices.DeleteFunc(append(findings, settingsOf(servers)...), func(f Finding) bool {
+		return !f.Severity.above(Note)
+	})
+}
+
+func each(servers []*server, do func(*server)) {
+	var all sync.WaitGroup
+	for _, s := range servers {
+		all.Go(func() { do(s) })
 	}
-	return slices.DeleteFunc(settingsOf([]*server{s}), func(f Finding) bool { return !f.Severity.above(Note) })
+	all.Wait()
 }
 
 // server holds what one Redis server reports about itself. A map is empty if the server does not report it.
@@ -100,24 +108,31 @@ func serversOf(ctx context.Context, c redis.UniversalClient) ([]*server, error) 
 	return list, err
 }
 
+// answering returns a server that answers, if one does, for what is the same on each. A Cluster client would ask any.
+func answering(servers []*server) redis.UniversalClient {
+	at := slices.IndexFunc(servers, func(s *server) bool { return !noAnswer(s.infoErr) })
+	return servers[max(at, 0)].client
+}
+
 // silent reports the servers that did not answer.
 func silent(servers []*server) (all []Finding) {
 	for _, s := range servers {
 		if noAnswer(s.infoErr) {
-			all = append(all, Finding{Check: RedisReachable, Severity: Problem,
-				Found: strings.TrimSpace(s.addr+" does not answer: ") + " " + s.infoErr.Error(),
-				Why:   "its partitions take no events, and on_error decides their checks",
-				Fix:   "start it; of a Cluster, let a replica take over (CLUSTER FAILOVER TAKEOVER)"})
+			all = append(all, found(RedisReachable, s.infoErr.Error()).as(Problem,
+				"its partitions take no events, and on_error decides their checks",
+				"start it; of a Cluster, let a replica take over (CLUSTER FAILOVER TAKEOVER)"))
 		}
 	}
 	return all
 }
 
-// read asks a server that does not answer only once: each question could take its whole timeout.
+// read asks a server that does not answer only once: each question could take its whole timeout. All later questions
+// to it, also those about keys, return the same error at once.
 func (s *server) read(ctx context.Context, now func() time.Time) {
-	if s.readInfo(ctx); noAnswer(s.infoErr) {
-		s.configErr, s.functionsErr, s.clockErr = s.infoErr, s.infoErr, s.infoErr
-		return
+	within, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	if s.readInfo(within); noAnswer(s.infoErr) {
+		s.client.AddHook(sendsNothing{s.infoErr})
 	}
 	s.readConfig(ctx)
 	s.readFunctions(ctx)
@@ -130,11 +145,38 @@ func (s *server) read(ctx context.Context, now func() time.Time) {
 
 func (s *server) readInfo(ctx context.Context) {
 	text, err := s.client.Info(ctx).Result()
+	if noAnswer(err) {
+		err = fmt.Errorf("%s: %w", strings.TrimSpace(s.addr+" does not answer"), err)
+	}
 	s.info, s.infoErr = map[string]string{}, err
 	for line := range strings.Lines(text) {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
 			s.info[name] = value
 		}
+	}
+}
+
+// sendsNothing is a hook of a client: each command fails with this error.
+type sendsNothing struct{ error }
+
+// DialHook implements redis.Hook.
+func (h sendsNothing) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessHook implements redis.Hook.
+func (h sendsNothing) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		cmd.SetErr(h.error)
+		return h.error
+	}
+}
+
+// ProcessPipelineHook implements redis.Hook.
+func (h sendsNothing) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(_ context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			cmd.SetErr(h.error)
+		}
+		return h.error
 	}
 }
 
@@ -152,14 +194,15 @@ func (s *server) readConfig(ctx context.Context) {
 	s.config = cmd.Val()
 }
 
-// tells returns one finding for all servers: the worst, and if there are several servers, which of them have it.
-func tells(servers []*server, look func(*server) (Finding, bool)) []Finding {
+// tells returns one finding for all servers: the worst, and if there are several servers, which of them have it. look
+// returns a finding without a check if there is nothing to say about a server.
+func tells(servers []*server, look func(*server) Finding) []Finding {
 	var worst Finding
 	var at []string // the servers that are as bad
 	for _, s := range servers {
-		f, ok := look(s)
+		f := look(s)
 		switch {
-		case !ok:
+		case f.Check == "":
 		case worst.Check == "" || f.Severity.above(worst.Severity):
 			worst, at = f, []string{s.addr}
 		case f.Severity == worst.Severity:

@@ -6,12 +6,14 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/streamcounter/streamcounter/internal/english"
 )
 
 // settingsOf checks the settings of servers, as far as the servers report them.
 func settingsOf(servers []*server) []Finding {
 	var all []Finding
-	for _, look := range []func(*server) (Finding, bool){
+	for _, look := range []func(*server) Finding{
 		version, policy, memory, persistence, nodeBytes, nodeEntries, lazyExpire, replicas, untold,
 	} {
 		all = append(all, tells(servers, look)...)
@@ -22,16 +24,15 @@ func settingsOf(servers []*server) []Finding {
 // oldestRedis is the oldest version of Redis that is supported; alerts.OldestServer is the oldest of NATS.
 const oldestRedis = "7.0"
 
-func version(s *server) (Finding, bool) {
+func version(s *server) Finding {
 	const check = "redis.version"
 	if s.infoErr != nil {
-		return unseen(check, s.infoErr, "ACL SETUSER <user> +info"), true
+		return unseen(check, s.infoErr, "ACL SETUSER <user> +info")
 	}
 	have := s.info["redis_version"]
 	if have == "" {
 		return found(check, "the server says no version: an embedded one, or something in between").as(Note,
-				"the embedded Redis is for trying things out: it keeps nothing, and its clock and trimming differ", ""),
-			true
+			"the embedded Redis is for trying things out: it keeps nothing, and its clock and trimming differ", "")
 	}
 	name := have
 	if valkey := s.info["valkey_version"]; valkey != "" {
@@ -39,9 +40,9 @@ func version(s *server) (Finding, bool) {
 	}
 	if older(have, oldestRedis) {
 		return found(check, name+", needed is "+oldestRedis+" or later").as(Problem,
-			"the scripts and the detection of lost events need commands of 7.0", "upgrade Redis"), true
+			"the scripts and the detection of lost events need commands of 7.0", "upgrade Redis")
 	}
-	return found(check, name), true
+	return found(check, name)
 }
 
 // older compares the first two numbers of two versions.
@@ -52,13 +53,15 @@ func older(have, than string) bool {
 	return slices.Compare(a[:], b[:]) < 0
 }
 
-func policy(s *server) (Finding, bool) {
+func policy(s *server) Finding {
 	have := s.info["maxmemory_policy"]
-	f := found("redis.maxmemory-policy", have)
-	if have == "" || have == "noeviction" {
-		return f, have != ""
+	if have == "" {
+		return Finding{}
 	}
-	severity := Problem
+	f, severity := found("redis.maxmemory-policy", have), Problem
+	if have == "noeviction" {
+		return f
+	}
 	f.Found = have + " with maxmemory " + size(s.bytes("maxmemory"))
 	if s.bytes("maxmemory") == 0 {
 		severity, f.Found = Warning, have+", without effect until maxmemory is set"
@@ -68,7 +71,7 @@ func policy(s *server) (Finding, bool) {
 		expire = ", as all of them have an expiry"
 	}
 	return f.as(severity, "Redis may evict counters and events when its memory is full"+expire+
-		": limits would not hold and events would be lost", "CONFIG SET maxmemory-policy noeviction"), true
+		": limits would not hold and events would be lost", "CONFIG SET maxmemory-policy noeviction")
 }
 
 // bytes reads a number of INFO, 0 if there is none.
@@ -77,80 +80,80 @@ func (s *server) bytes(name string) int64 {
 	return n
 }
 
-func memory(s *server) (Finding, bool) {
+func memory(s *server) Finding {
 	const check = "redis.memory"
 	used, most := s.bytes("used_memory"), s.bytes("maxmemory")
 	if used == 0 {
-		return Finding{}, false
+		return Finding{}
 	}
 	if most == 0 {
 		return found(check, "no maxmemory; "+size(used)+" used of the machine's "+
 			size(s.bytes("total_system_memory"))).as(Note,
 			"Redis would grow until the system ends it; with a bound, what is too much is refused and seen",
-			"CONFIG SET maxmemory <bytes>, with noeviction"), true
+			"CONFIG SET maxmemory <bytes>, with noeviction")
 	}
 	pct := used * 100 / most
 	f := found(check, fmt.Sprintf("%s of %s used (%d %%)", size(used), size(most), pct))
-	if pct < 75 {
-		return f, true
-	}
-	severity := Warning
-	if pct >= 90 {
-		severity = Problem
-	}
-	return f.as(severity, "at the bound appends are refused and checks follow on_error; stored events still count",
-		"CONFIG SET maxmemory <more bytes>, or shorter windows and retention"), true
+	return grade(f, pct, 75, 90,
+		"at the bound appends are refused and checks follow on_error; stored events still count",
+		"CONFIG SET maxmemory <more bytes>, or shorter windows and retention")
 }
 
-func persistence(s *server) (Finding, bool) {
+func persistence(s *server) Finding {
 	const check, turnOn = "redis.persistence", "CONFIG SET appendonly yes"
 	aof, told := s.info["aof_enabled"]
 	if !told {
-		return Finding{}, false
+		return Finding{}
 	}
 	fsync, save := s.config["appendfsync"], s.config["save"]
 	switch {
 	case aof == "1" && (s.info["aof_last_write_status"] == "err" || s.info["aof_last_bgrewrite_status"] == "err"):
 		return found(check, "the append-only file cannot be written").as(Problem,
-			"Redis refuses writes, or a restart loses what came since", "look at the disk and at Redis's log"), true
+			"Redis refuses writes, or a restart loses what came since", "look at the disk and at Redis's log")
 	case aof == "1" && fsync == "no":
 		return found(check, "appendonly yes, appendfsync no").as(Warning,
 			"a crash of the machine costs what the system had not written: half a minute or more",
-			"CONFIG SET appendfsync everysec"), true
+			"CONFIG SET appendfsync everysec")
 	case aof == "1" && fsync == "":
-		return found(check, "appendonly yes"), true
+		return found(check, "appendonly yes")
 	case aof == "1":
-		return found(check, "appendonly yes, appendfsync "+fsync), true
+		return found(check, "appendonly yes, appendfsync "+fsync)
 	case len(s.config) > 0 && save == "":
 		return found(check, "nothing is kept: appendonly no, no snapshots").as(Warning,
-			"a restart of Redis forgets all events, counts and decisions", turnOn), true
+			"a restart of Redis forgets all events, counts and decisions", turnOn)
 	}
 	f := found(check, "appendonly no")
 	if save != "" {
 		f.Found += ", snapshots alone (save " + save + ")"
 	}
-	return f.as(Warning, "a restart after a crash forgets all events and counts since the last snapshot", turnOn), true
+	return f.as(Warning, "a restart after a crash forgets all events and counts since the last snapshot", turnOn)
 }
 
 // number reads a setting.
-func (s *server) number(name string) (int, bool) {
+func (s *server) number(name string) (n int, known bool) {
 	n, err := strconv.Atoi(s.config[name])
 	return n, err == nil
 }
 
-func nodeBytes(s *server) (Finding, bool) {
-	n, ok := s.number("stream-node-max-bytes")
+func nodeBytes(s *server) Finding {
+	n, known := s.number("stream-node-max-bytes")
+	if !known {
+		return Finding{}
+	}
 	f := found("redis.stream-node-max-bytes", strconv.Itoa(n))
 	if n == 0 || n > 1024 {
 		f = f.as(Warning, "Redis takes more memory than it needs for keys with few events (about 4 KB for the first; "+
 			"0.8 KB at 512)", "CONFIG SET stream-node-max-bytes 512")
 	}
-	return f, ok
+	return f
 }
 
-func nodeEntries(s *server) (Finding, bool) {
+func nodeEntries(s *server) Finding {
 	const fix = "CONFIG SET stream-node-max-entries 100"
-	n, ok := s.number("stream-node-max-entries")
+	n, known := s.number("stream-node-max-entries")
+	if !known {
+		return Finding{}
+	}
 	f := found("redis.stream-node-max-entries", strconv.Itoa(n))
 	switch {
 	case n == 0 || n > 1000:
@@ -159,30 +162,33 @@ func nodeEntries(s *server) (Finding, bool) {
 		f = f.as(Note, "a trim takes 100 nodes at most: a counter of a busy key may not be trimmed as fast as it grows",
 			fix)
 	}
-	return f, ok
+	return f
 }
 
-func lazyExpire(s *server) (Finding, bool) {
-	have, ok := s.config["lazyfree-lazy-expire"]
+func lazyExpire(s *server) Finding {
+	have, known := s.config["lazyfree-lazy-expire"]
+	if !known {
+		return Finding{}
+	}
 	f := found("redis.lazyfree-lazy-expire", have)
 	if have == "no" {
 		f = f.as(Note, "Redis pauses while it frees the counter of a busy key that expires",
 			"CONFIG SET lazyfree-lazy-expire yes")
 	}
-	return f, ok
+	return f
 }
 
-func replicas(s *server) (Finding, bool) {
+func replicas(s *server) Finding {
 	const check = "redis.replicas"
 	have := int(s.bytes("connected_slaves"))
 	least, known := s.number("min-replicas-to-write")
-	f := found(check, plural(have, "replica"))
+	f := found(check, english.Plural(have, "replica"))
 	if known {
 		f.Found += fmt.Sprintf(", min-replicas-to-write %d", least)
 	}
 	switch {
 	case s.info["role"] == "":
-		return f, false
+		return Finding{}
 	case s.info["role"] == "slave":
 		f = found(check, "this is a replica of "+s.info["master_host"]).as(Problem, "it refuses every write",
 			"give the master to --redis, or redis+sentinel://")
@@ -193,17 +199,17 @@ func replicas(s *server) (Finding, bool) {
 		f = f.as(Note, "a master that is cut off goes on taking events and checks that a failover then forgets",
 			"CONFIG SET min-replicas-to-write 1")
 	}
-	return f, true
+	return f
 }
 
 // untold reports what was not checked because CONFIG GET is refused.
-func untold(s *server) (Finding, bool) {
+func untold(s *server) Finding {
 	if s.configErr == nil {
-		return Finding{}, false
+		return Finding{}
 	}
 	f := unseen("redis.settings", s.configErr, "ACL SETUSER <user> +config|get")
 	f.Why = "not checked: " + strings.Join(wanted, ", ")
-	return f, true
+	return f
 }
 
 // clocksOf compares each server's clock with this machine's, and the servers' clocks with each other.
@@ -219,22 +225,20 @@ func clocksOf(servers []*server, retention time.Duration) []Finding {
 		}
 		low, high = min(low, s.ahead), max(high, s.ahead)
 	}
-	all := tells(servers, func(s *server) (Finding, bool) {
+	all := tells(servers, func(s *server) Finding {
 		off := max(s.ahead.Abs()-s.unsure, 0)
 		if off < time.Second {
-			return found(check, "within a second of this machine's"), true
+			return found(check, "within a second of this machine's")
 		}
-		way, severity := "behind", Warning
+		way := "behind"
 		if s.ahead > 0 {
 			way = "ahead of"
 		}
-		if off >= retention/2 {
-			severity = Problem
-		}
-		return found(check, fmt.Sprintf("%v %s this machine's", s.ahead.Abs().Round(time.Second), way)).as(severity,
+		f := found(check, fmt.Sprintf("%v %s this machine's", s.ahead.Abs().Round(time.Second), way))
+		return grade(f, off, 0, retention/2,
 			"producers forget events older than the retention by their own clock: one that is ahead of Redis "+
 				"forgets too early, and waits are by Redis's clock",
-			"set both clocks by NTP (timedatectl set-ntp true)"), true
+			"set both clocks by NTP (timedatectl set-ntp true)")
 	})
 	if apart := high - low; apart >= time.Second {
 		all = append(all, found("redis.clocks", "masters are "+apart.Round(time.Second).String()+" apart").as(Warning,

@@ -11,9 +11,11 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/internal/english"
 	"github.com/streamcounter/streamcounter/internal/entry"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/processes"
+	"github.com/streamcounter/streamcounter/internal/replyguard"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -56,14 +58,14 @@ func stateOf(ctx context.Context, c redis.UniversalClient, config RedisConfig) [
 	backlogs, failed := eventlog.Backlogs(ctx, c, k)
 	types := eventlog.TypesOf(ctx, c, k, k.All())
 	pipe := c.Pipeline()
-	looks := make([]partitionLook, k.Partitions)
+	looks, wrong := make([]partitionLook, k.Partitions), wrongAnnounced(ctx, c, k) // wrong: keys
 	for p := range looks {
 		looks[p] = lookAt(ctx, pipe, k, p)
 	}
-	_, _ = pipe.Exec(ctx) // each command has its own error
+	eventlog.Exec(ctx, c, pipe)
 
 	var unreadIn, pendingIn, outboxIn, deadIn worst
-	var future, wrong, unseenIn []string // streams, keys, partitions
+	var future, unseenIn []string // streams, partitions
 	var first, typesFailed error
 	for p, l := range looks {
 		b, known := backlogs[p]
@@ -105,11 +107,22 @@ func stateOf(ctx context.Context, c redis.UniversalClient, config RedisConfig) [
 			Why:   "the stream takes no event before that time, or none at all",
 			Fix:   "delete the stream; its unread events are lost (docs/runbook.md)"})
 	}
-	return append(all, waiting("state.unread", unreadIn, "unread events in "+plural(unreadIn.parts, "partition"),
-		"every event is read", config.Retention, "start workers: streamcounter work"),
-		waiting("state.pending", pendingIn, plural(int(pendingIn.total), "event")+" read and not counted",
+	return append(all, waiting("state.unread", unreadIn,
+		"unread events in "+english.Plural(unreadIn.parts, "partition"), "every event is read", config.Retention,
+		"start workers: streamcounter work"),
+		waiting("state.pending", pendingIn, english.Plural(pendingIn.total, "event")+" read and not counted",
 			"no event is pending", config.Retention, "look at the log of `work`, and that one runs"),
 		outboxOf(outboxIn), deadOf(deadIn, k))
+}
+
+// wrongAnnounced returns the keys of the wrong type among those with which processes announce themselves.
+func wrongAnnounced(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (wrong []string) {
+	for _, cmd := range []redis.Cmder{c.HLen(ctx, k.Processes()), c.ZCard(ctx, k.Libraries())} {
+		if redis.HasErrorPrefix(cmd.Err(), "WRONGTYPE") {
+			wrong = append(wrong, fmt.Sprint(cmd.Args()[1]))
+		}
+	}
+	return wrong
 }
 
 // partitionLook has the commands that read the state of one partition.
@@ -147,7 +160,7 @@ func partsOf(k *stream.Keys, retention time.Duration, wrong, unseenIn []string, 
 	if len(wrong) > 0 {
 		all = append(all, wrongType("state.types", wrong...).as(Problem,
 			fmt.Sprintf("until the key is gone, `work` leaves the partition alone (events are lost after %v), or its "+
-				"reservations or overrides fail", retention),
+				"reservations or overrides fail, or processes cannot announce themselves", retention),
 			"RENAME "+wrong[0]+" away, or delete it"))
 	}
 	if types != nil {
@@ -169,9 +182,10 @@ func wrongType(check string, keys ...string) Finding {
 	return found(check, strings.Join(keys, ", ")+" has the wrong type: another program wrote it")
 }
 
-// seen ignores the errors of Redis for a stream or a group that does not exist.
+// seen ignores the errors of Redis for a stream or a group that does not exist, and that an event is too large.
 func seen(err error) error {
-	if err == nil || errors.Is(err, redis.Nil) || strings.HasPrefix(err.Error(), "NOGROUP") ||
+	if err == nil || errors.Is(err, redis.Nil) || errors.Is(err, replyguard.ErrTooLarge) ||
+		strings.HasPrefix(err.Error(), "NOGROUP") ||
 		strings.HasPrefix(err.Error(), "ERR no such key") {
 		return nil
 	}
@@ -200,7 +214,8 @@ func metaOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (f Fin
 		f.Why, f.Fix = "the same key would be counted in two places, so a process refuses to start",
 			"--partitions "+have["partitions"]+", or a new --prefix"
 	default:
-		f.Severity, f.Found = OK, fmt.Sprintf("%s, contract %d", plural(k.Partitions, "partition"), stream.Version)
+		f.Severity = OK
+		f.Found = fmt.Sprintf("%s, contract %d", english.Plural(k.Partitions, "partition"), stream.Version)
 	}
 	return f, f.Severity == OK
 }
@@ -225,7 +240,7 @@ func rulesOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys) Findi
 	for _, p := range list {
 		newest = min(newest, p.For)
 	}
-	f.Severity, f.Found = Warning, plural(len(groups), "different set")+" in use, "+processes.Words(groups)
+	f.Severity, f.Found = Warning, english.Plural(len(groups), "different set")+" in use, "+processes.Words(groups)
 	f.Why = "processes with different rules publish decisions that contradict each other"
 	f.Fix = "give all processes the same rules file; each says the fingerprint of its rules in its log line `ready`"
 	if newest < processes.Grace {
@@ -240,19 +255,8 @@ func waiting(check string, w worst, what, none string, retention time.Duration, 
 	if w.total == 0 {
 		return found(check, none)
 	}
-	return found(check, what+", "+w.oldest()).byAge(w.age, retention/10, retention/2,
+	return grade(found(check, what+", "+w.oldest()), w.age, retention/10, retention/2,
 		fmt.Sprintf("events are trimmed after %v, counted or not", retention), fix)
-}
-
-// byAge returns the finding as a warning if age is at least late, and as a problem if it is at least stuck.
-func (f Finding) byAge(age, late, stuck time.Duration, why, fix string) Finding {
-	switch {
-	case age >= stuck:
-		return f.as(Problem, why, fix)
-	case age >= late:
-		return f.as(Warning, why, fix)
-	}
-	return f
 }
 
 func outboxOf(w worst) Finding {
@@ -260,8 +264,9 @@ func outboxOf(w worst) Finding {
 	if w.total == 0 {
 		return found(check, "every decision is published")
 	}
-	return found(check, plural(int(w.total), "transition")+" not yet published, "+w.oldest()).byAge(w.age, outboxLate,
-		outboxStuck, "subscribers do not hear who is throttled, and the outbox has no bound",
+	waits := found(check, english.Plural(w.total, "transition")+" not yet published, "+w.oldest())
+	return grade(waits, w.age, outboxLate, outboxStuck,
+		"subscribers do not hear who is throttled, and the outbox has no bound",
 		"look at NATS, and at the log of `work`")
 }
 
@@ -271,8 +276,8 @@ func deadOf(w worst, k *stream.Keys) Finding {
 		return found(check, "no dead letters")
 	}
 	name := k.Dead(w.partition)
-	return found(check, fmt.Sprintf("%s in %s, such as in %s", plural(int(w.total), "dead letter"),
-		plural(w.parts, "partition"), name)).as(Warning,
+	return found(check, fmt.Sprintf("%s in %s, such as in %s", english.Plural(w.total, "dead letter"),
+		english.Plural(w.parts, "partition"), name)).as(Warning,
 		"a producer writes what cannot be counted, or events were lost: each letter has its reason",
 		"XREVRANGE "+name+" + - COUNT 10; when fixed, DEL "+name)
 }

@@ -32,13 +32,14 @@ var samples = []string{
 	"zremrangebyrank E 0 1",
 	"xadd E * f v", "pexpire E 1", "pexpireat E 1",
 	"pttl E", "xack E g 1-1", "xlen E", "xrange E - +", "xrevrange E + -", "xdel E 1-1",
-	"xread STREAMS E 0", "xreadgroup GROUP g c STREAMS E >", "xautoclaim E g c 1 0",
+	"xread STREAMS E 0", "xreadgroup GROUP g c STREAMS E >", "xautoclaim E g c 1 0", "xpending E g",
 	"xgroup create E g 0", "xgroup delconsumer E g c", "xinfo stream E", "xinfo groups E",
 	"xinfo consumers E g",
 }
 
-// needs returns the commands of a role, as they are written in the file (xgroup|create).
-func needs(role string) []string {
+// needs returns the commands of a role, as they are written in the file (xgroup|create). A user needs the right to load
+// our library only until it is loaded.
+func needs(role string, loaded bool) []string {
 	var out []string
 	for line := range strings.Lines(deploy.UsersACL) {
 		fields := strings.Fields(line)
@@ -51,7 +52,7 @@ func needs(role string) []string {
 			}
 		}
 	}
-	return out
+	return slices.DeleteFunc(out, func(name string) bool { return loaded && name == "function|load" })
 }
 
 // sampleOf returns a call of a command, as words.
@@ -81,57 +82,50 @@ func sampleOf(command string, k *stream.Keys) []any {
 
 var errNoUser = errors.New("no such user")
 
-// missing asks the server which commands a user lacks for each role: role → commands. A user needs the right to load
-// our library only until it is loaded.
-func missing(ctx context.Context, c redis.UniversalClient, user string, k *stream.Keys, loaded bool) (
-	map[string][]string, error) {
+// lacking asks the server which of some commands a user may not run.
+func lacking(ctx context.Context, c redis.UniversalClient, user string, k *stream.Keys, commands []string) (
+	list []string, err error) {
 	pipe := c.Pipeline()
-	asked := map[string]*redis.Cmd{}
-	for _, role := range roles {
-		for _, command := range needs(role) {
-			if asked[command] == nil {
-				asked[command] = pipe.Do(ctx, append([]any{"ACL", "DRYRUN", user}, sampleOf(command, k)...)...)
-			}
-		}
+	asked := make([]*redis.Cmd, len(commands))
+	for i, command := range commands {
+		asked[i] = pipe.Do(ctx, append([]any{"ACL", "DRYRUN", user}, sampleOf(command, k)...)...)
 	}
 	_, _ = pipe.Exec(ctx) // each command has its own error
-	out := map[string][]string{}
-	for _, role := range roles {
-		for _, command := range needs(role) {
-			reply, err := asked[command].Text()
-			if err != nil && strings.HasPrefix(err.Error(), "ERR User '"+user+"' not found") {
-				return nil, errNoUser
-			}
-			if err != nil {
-				return nil, err
-			}
-			if reply != "OK" && !(loaded && command == "function|load") {
-				out[role] = append(out[role], command)
-			}
+	for i, command := range commands {
+		reply, err := asked[i].Text()
+		switch {
+		case err != nil && strings.HasPrefix(err.Error(), "ERR User '"+user+"' not found"):
+			return nil, errNoUser
+		case err != nil:
+			return nil, err
+		case reply != "OK":
+			list = append(list, command)
 		}
 	}
-	return out, nil
+	return list, nil
 }
 
 // usersOf checks what the current user may do, and checks the users of deploy/users.acl.
-func usersOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys, servers []*server) []Finding {
+func usersOf(ctx context.Context, k *stream.Keys, servers []*server) []Finding {
 	const check = "redis.acl"
-	loaded := loaded(servers)
+	c, loaded := answering(servers), loaded(servers)
 	me, err := c.Do(ctx, "ACL", "WHOAMI").Text()
 	if err != nil {
 		return []Finding{unseen(check, err, "ACL SETUSER <user> +acl|whoami +acl|dryrun")}
 	}
-	lacks, err := missing(ctx, c, me, k, loaded)
-	if err != nil {
-		f := unseen(check, err, "ACL SETUSER "+me+" +acl|dryrun")
-		f.Found = "user " + me + ", " + f.Found
-		return []Finding{f}
+	lacks := map[string][]string{} // role → commands
+	for _, role := range roles {
+		if lacks[role], err = lacking(ctx, c, me, k, needs(role, loaded)); err != nil {
+			f := unseen(check, err, "ACL SETUSER "+me+" +acl|dryrun")
+			f.Found = "user " + me + ", " + f.Found
+			return []Finding{f}
+		}
 	}
 	all := append([]Finding{ownRights(ctx, c, me, lacks)},
-		tells(servers, func(s *server) (Finding, bool) { return replay(ctx, s, k) })...)
+		tells(servers, func(s *server) Finding { return replay(ctx, s, k) })...)
 	var known []string
 	for _, role := range roles {
-		lacks, err := missing(ctx, c, role, k, loaded)
+		list, err := lacking(ctx, c, role, k, needs(role, loaded))
 		if errors.Is(err, errNoUser) {
 			continue
 		}
@@ -139,16 +133,14 @@ func usersOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys, serve
 			return append(all, unseen("redis.users", err, ""))
 		}
 		known = append(known, role)
-		if list := lacks[role]; len(list) > 0 {
-			all = append(all, Finding{Check: "redis.users", Severity: Problem,
-				Found: "user " + role + " may not run " + strings.Join(list, ", ") + " on " + k.Prefix + ":*",
-				Why:   "`" + role + "` fails where it needs them", Fix: "ACL SETUSER " + role + " ~" + k.Prefix +
-					":* +" + strings.Join(list, " +") + " (deploy/users.acl has it whole)"})
+		if len(list) > 0 {
+			all = append(all, found("redis.users", mayNotRun(role, list, k)).as(Problem,
+				"`"+role+"` fails where it needs them", "ACL SETUSER "+role+" ~"+k.Prefix+":* +"+
+					strings.Join(list, " +")+" (deploy/users.acl has it whole)"))
 		}
 	}
 	if len(known) > 0 && all[len(all)-1].Check != "redis.users" {
-		all = append(all, Finding{Check: "redis.users", Severity: OK, Found: "users " + strings.Join(known, ", ") +
-			" may do what they need"})
+		all = append(all, found("redis.users", "users "+strings.Join(known, ", ")+" may do what they need"))
 	}
 	return append(all, refusals(ctx, c, me, known)...)
 }
@@ -166,12 +158,13 @@ func ownRights(ctx context.Context, c redis.UniversalClient, me string, lacks ma
 	case len(fits) == 0 && me == "doctor":
 		f.Found = "user doctor may look, and no more"
 	case len(fits) == 0:
-		f.Severity, f.Found = Note, fmt.Sprintf("user %s may do the work of none of %s", me, strings.Join(roles, ", "))
-		f.Why = "for work it lacks " + strings.Join(lacks["work"], ", ")
+		f.Found = fmt.Sprintf("user %s may do the work of none of %s", me, strings.Join(roles, ", "))
+		f = f.as(Note, "for work it lacks "+strings.Join(lacks["work"], ", "), "")
 	case everything == "OK":
-		f.Severity, f.Found = Note, "user "+me+" may do everything"
-		f.Why = "a process of streamcounter needs a part of it, and a mistake or an intruder could flush the rest"
-		f.Fix = "give each process a user of deploy/users.acl"
+		f.Found = "user " + me + " may do everything"
+		f = f.as(Note,
+			"a process of streamcounter needs a part of it, and a mistake or an intruder could flush the rest",
+			"give each process a user of deploy/users.acl")
 	default:
 		f.Found = "user " + me + " may do what " + strings.Join(fits, ", ") + " need"
 	}
@@ -183,34 +176,25 @@ const giveDefault = "ACL SETUSER default ~* &* +@all (if it is off, it stays off
 
 // replay reports whether the default user may run what the append-only file has of our scripts. Redis replays the file
 // as this user, and checks its rights at each EXEC (redis/redis#14541). It goes on without what it refuses.
-func replay(ctx context.Context, s *server, k *stream.Keys) (Finding, bool) {
+func replay(ctx context.Context, s *server, k *stream.Keys) Finding {
 	const check = "redis.default-user"
 	if s.info["aof_enabled"] != "1" {
-		return Finding{}, false
+		return Finding{}
 	}
-	pipe := s.client.Pipeline()
-	asked := make([]*redis.Cmd, len(replayed))
-	for i, command := range replayed {
-		asked[i] = pipe.Do(ctx, append([]any{"ACL", "DRYRUN", "default"}, sampleOf(command, k)...)...)
+	lacks, err := lacking(ctx, s.client, "default", k, replayed)
+	if err != nil {
+		return unseen(check, err, "")
 	}
-	_, _ = pipe.Exec(ctx) // each command has its own error
-	var lacks []string
-	for i, command := range replayed {
-		reply, err := asked[i].Text()
-		if err != nil {
-			return unseen(check, err, ""), true
-		}
-		if reply != "OK" {
-			lacks = append(lacks, command)
-		}
+	if len(lacks) == 0 {
+		return found(check, "user default may run what the append-only file has")
 	}
-	f := found(check, "user default may run what the append-only file has")
-	if len(lacks) > 0 {
-		f.Found = "user default may not run " + strings.Join(lacks, ", ") + " on " + k.Prefix + ":*"
-		f = f.as(Problem, "Redis replays the append-only file as this user, unless redis/redis#14541 is fixed: "+
+	return found(check, mayNotRun("default", lacks, k)).as(Problem,
+		"Redis replays the append-only file as this user, unless redis/redis#14541 is fixed: "+
 			"a restart loses what the scripts wrote (counts, decisions, blocks)", giveDefault)
-	}
-	return f, true
+}
+
+func mayNotRun(user string, commands []string, k *stream.Keys) string {
+	return "user " + user + " may not run " + strings.Join(commands, ", ") + " on " + k.Prefix + ":*"
 }
 
 // replayingClient is the id in ACL LOG of the client that replays the append-only file: the greatest number.
@@ -225,9 +209,8 @@ func refusals(ctx context.Context, c redis.UniversalClient, me string, users []s
 		return nil
 	}
 	if may, err := c.Do(ctx, "ACL", "DRYRUN", me, "ACL", "LOG", "128").Text(); err == nil && may != "OK" {
-		return []Finding{{Check: check, Severity: Note,
-			Found: "not checked: this user lacks the right, as it could then clear the log",
-			Fix:   "ask as a user who may run ACL LOG, such as operator"}}
+		return []Finding{found(check, "not checked: this user lacks the right, as it could then clear the log").as(Note,
+			"", "ask as a user who may run ACL LOG, such as operator")}
 	}
 	// ACLLog of go-redis does not read the id of the client that replays the append-only file.
 	log := redis.NewMapStringInterfaceSliceCmd(ctx, "ACL", "LOG", 128)
@@ -246,19 +229,18 @@ func refusals(ctx context.Context, c redis.UniversalClient, me string, users []s
 		}
 	}
 	if len(lost) > 0 {
-		all = append(all, Finding{Check: check, Severity: Problem, Found: "at its start Redis left out writes of the " +
-			"append-only file: " + few(lost),
-			Why: "user default may not run them: what the scripts wrote since the last rewrite of the file is lost",
-			Fix: giveDefault + ", then ACL LOG RESET; block again who was blocked"})
+		all = append(all, found(check, "at its start Redis left out writes of the append-only file: "+few(lost)).as(
+			Problem, "user default may not run them: what the scripts wrote since the last rewrite of the file is lost",
+			giveDefault+", then ACL LOG RESET; block again who was blocked"))
 	}
-	if len(said) == 0 && len(lost) == 0 {
-		return []Finding{{Check: check, Severity: OK, Found: "no user was refused anything"}}
+	if len(said) > 0 {
+		all = append(all, found(check, few(said)).as(Warning, "what was refused was not done",
+			"give the rights (deploy/users.acl), then ACL LOG RESET"))
 	}
-	if len(said) == 0 {
-		return all
+	if len(all) == 0 {
+		all = append(all, found(check, "no user was refused anything"))
 	}
-	return append(all, Finding{Check: check, Severity: Warning, Found: few(said),
-		Why: "what was refused was not done", Fix: "give the rights (deploy/users.acl), then ACL LOG RESET"})
+	return all
 }
 
 // few names each once, up to three of them.

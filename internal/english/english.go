@@ -3,6 +3,7 @@
 package english
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -57,6 +58,14 @@ func PerSpan(d time.Duration) string {
 		return unit
 	}
 	return Span(d)
+}
+
+// Plural returns a number of things: 1 key, 12 keys.
+func Plural[N int | int64](n N, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
 }
 
 // List joins words with commas, and puts `before` before the last one: a, b and c.

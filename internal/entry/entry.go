@@ -26,11 +26,15 @@ const (
 type Message struct {
 	ID     string
 	Values map[string]any
+	Err    error // why the entry could not be read; nil: it was
 }
 
 // Decode reads an event. The error says what is wrong with it and wraps
-// api.ErrBadKey, api.ErrBadCount or api.ErrBadID. Such an event becomes a dead letter.
+// api.ErrBadKey, api.ErrBadCount or api.ErrBadID, or is Err. Such an event becomes a dead letter.
 func (m Message) Decode() (api.Event, error) {
+	if m.Err != nil {
+		return api.Event{}, m.Err
+	}
 	key, ok := m.Values[fieldKey].(string)
 	if !ok {
 		return api.Event{}, fmt.Errorf("%w: the event has no field %q", api.ErrBadKey, fieldKey)

@@ -1,10 +1,12 @@
 package entry_test
 
 import (
+	"errors"
 	"math/big"
 	"strings"
 	"testing"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/entry"
 )
 
@@ -55,6 +57,9 @@ func FuzzDecode(f *testing.F) {
 		f.Add(s.field, s.key, true, s.count, "id", "x")
 		f.Add(s.field, s.key, false, s.count, "count ", "9")
 	}
+	for _, id := range []string{"order 42 é", "", "\xff", "a\nb", strings.Repeat("i", 128), strings.Repeat("i", 129)} {
+		f.Add("key", "a", false, "", "id", id)
+	}
 	f.Fuzz(func(t *testing.T, field, key string, counted bool, count, other, value string) {
 		values := map[string]any{other: value, field: key}
 		if counted {
@@ -65,15 +70,26 @@ func FuzzDecode(f *testing.F) {
 		if text, has := values["count"].(string); has && ok {
 			want, ok = validCount(text)
 		}
-		if id, _ := values["id"].(string); id != "" {
+		id, _ := values["id"].(string)
+		if id != "" {
 			ok = ok && len(id) <= 128 && validKey(id)
 		}
 		got, err := entry.Message{ID: "1-1", Values: values}.Decode()
-		if (err == nil) != ok || ok && (got.Key != wantKey || got.Count != want) {
+		if (err == nil) != ok || ok && (got.Key != wantKey || got.Count != want || got.ID != id) {
 			t.Fatalf("%q: %+v, error %v; the contract says %v", values, got, err, ok)
 		}
-		if err != nil && len(err.Error()) > 400 {
-			t.Fatalf("an error of %d bytes", len(err.Error()))
+		known := errors.Is(err, api.ErrBadKey) || errors.Is(err, api.ErrBadCount) || errors.Is(err, api.ErrBadID)
+		if err != nil && (len(err.Error()) > 400 || !known) {
+			t.Fatalf("an error of %d bytes: %v", len(err.Error()), err)
 		}
 	})
+}
+
+func TestMessageMs(t *testing.T) {
+	for id, want := range map[string]int64{"0-1": 0, "1700000000123-0": 1_700_000_000_123,
+		"5-18446744073709551615": 5, "7": 7} {
+		if got := (entry.Message{ID: id}).Ms(); got != want {
+			t.Errorf("%s: %d ms, want %d", id, got, want)
+		}
+	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/entry"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
+	"github.com/streamcounter/streamcounter/internal/replyguard"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -19,7 +20,7 @@ type Backlog struct {
 	// Unread reports whether there is an event that no worker has read.
 	Unread bool
 	// Oldest is the age of the oldest event that no worker has read, by the clock
-	// of the partition's server; 0 if all events are read.
+	// of the partition's server; 0 if all events are read, or if that event is too large.
 	Oldest time.Duration
 	// Pending is the number of events that are read and not yet counted.
 	Pending int64
@@ -60,15 +61,16 @@ func Backlogs(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (map
 		}
 		unread[p] = next.XRangeN(ctx, k.Events(p), from, "+", 1)
 	}
-	_, _ = next.Exec(ctx)
+	Exec(ctx, c, next)
 	for p, cmd := range unread {
-		if err := cmd.Err(); err != nil {
+		tooLarge := errors.Is(cmd.Err(), replyguard.ErrTooLarge)
+		if err := cmd.Err(); err != nil && !tooLarge {
 			failed = errors.Join(failed, err)
 			delete(list, p)
 			continue
 		}
-		list[p] = Backlog{NowMs: clocks[p], Unread: len(cmd.Val()) > 0, Oldest: Age(cmd.Val(), clocks[p]),
-			Pending: list[p].Pending}
+		list[p] = Backlog{NowMs: clocks[p], Unread: tooLarge || len(cmd.Val()) > 0,
+			Oldest: Age(cmd.Val(), clocks[p]), Pending: list[p].Pending}
 	}
 	return list, failed
 }

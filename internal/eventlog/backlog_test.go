@@ -2,6 +2,8 @@ package eventlog_test
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/stream"
 )
 
 func TestBacklogs(t *testing.T) {
@@ -40,22 +43,44 @@ func TestBacklogs(t *testing.T) {
 		put(1, time.Hour)
 		expect("one more", 1, time.Hour, 2)
 		expect("another partition", 2, 0, 0)
+
+		// An unread event that is too large to be read is an unread event.
+		testkit.Must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: k.Events(3), Values: []any{"key",
+			strings.Repeat("k", 200_000)}}).Err())
+		// Workers have read an event with the greatest ID.
+		greatest := "18446744073709551615-18446744073709551615"
+		testkit.Must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: k.Events(2), ID: greatest,
+			Values: []any{"key", "k"}}).Err())
+		_, err := eventlog.NewReader(c, k, "a", []int{2}).Read(ctx, 1, noBlock)
+		testkit.Must(t, err)
+		list, err := eventlog.Backlogs(ctx, streamtest.Connect(t, c.Options().Addr, streamtest.Tight), k)
+		testkit.Must(t, err)
+		if b, ok := list[2]; !ok || b.Unread || b.NowMs == 0 || b.Pending != 1 || !list[3].Unread || !list[1].Unread {
+			t.Errorf("%+v", list)
+		}
 	})
 }
 
-// A partition whose workers have read an event with the greatest ID is measured too.
-func TestBacklogBehindTheGreatestID(t *testing.T) {
-	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
-		ctx, k := t.Context(), newKeys(t, 4)
-		greatest := "18446744073709551615-18446744073709551615"
-		event := &redis.XAddArgs{Stream: k.Events(1), ID: greatest, Values: []any{"key", "k"}}
-		testkit.Must(t, c.XAdd(ctx, event).Err())
-		r := newReader(t, c, k, "a")
-		testkit.Must(t, r.CreateGroups(ctx))
-		read(t, r, -1)
-		list, err := eventlog.Backlogs(ctx, c, k)
-		if b, ok := list[1]; err != nil || !ok || b.Unread || b.NowMs == 0 || b.Pending != 1 {
-			t.Errorf("%+v, %t, %v", b, ok, err)
+func TestMain(m *testing.M) { streamtest.Main(m) }
+
+func newKeys(t testing.TB, partitions int) *stream.Keys {
+	t.Helper()
+	k, err := stream.NewKeys(streamtest.Prefix(t), partitions)
+	testkit.Must(t, err)
+	return k
+}
+
+func TestShards(t *testing.T) {
+	k := newKeys(t, 3)
+	one := streamtest.Connect(t, "127.0.0.1:1")
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
+	t.Cleanup(func() { _ = cluster.Close() })
+	for _, c := range []struct {
+		client redis.UniversalClient
+		want   [][]int
+	}{{one, [][]int{{0, 1, 2}}}, {cluster, [][]int{{0}, {1}, {2}}}} {
+		if got := eventlog.Shards(c.client, k.All()); !slices.EqualFunc(got, c.want, slices.Equal) {
+			t.Errorf("%T: shards %v, want %v", c.client, got, c.want)
 		}
-	})
+	}
 }

@@ -1,9 +1,11 @@
 package eventlog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/internal/entry"
+	"github.com/streamcounter/streamcounter/internal/replyguard"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -26,7 +29,21 @@ type Reader struct {
 	parts    []int
 	streams  []string // the events keys of parts, then as many ">"
 	byName   map[string]int
+	most     int // how many events of each partition a read may bring; a larger reply was too large; 0: not known
+	together int // how many pending events are read at a time, at most claimGroup; 0: not known
 }
+
+// MaxEventBytes bounds the names and values of an event's fields, because each command that returns the event occupies
+// Redis for longer the larger it is. A larger event is not counted.
+const MaxEventBytes = 256 << 10
+
+// ErrReplyLost is the error of a read whose reply was too large or too slow. Redis may have given its events to this
+// consumer (Own).
+var ErrReplyLost = errors.New("a reply with events was lost")
+
+// claimStep bounds the events of one claim. It reads claimGroup of them at a time, fewer on a slow connection, until it
+// has claimBytes.
+const claimStep, claimGroup, claimBytes = 100, 8, 64 << 20
 
 // NewReader returns a Reader of the given partitions, which it reads with one
 // command. On Redis Cluster they must share a slot, so there a Reader has one
@@ -46,12 +63,9 @@ func (r *Reader) Take(partitions []int) {
 	if slices.Equal(partitions, r.parts) {
 		return
 	}
-	r.parts, r.streams = slices.Clone(partitions), make([]string, 0, 2*len(partitions))
-	for _, p := range partitions {
-		r.streams = append(r.streams, r.keys.Events(p))
-	}
-	for range partitions {
-		r.streams = append(r.streams, ">")
+	r.parts, r.streams = slices.Clone(partitions), slices.Repeat([]string{">"}, 2*len(partitions))
+	for i, p := range partitions {
+		r.streams[i] = r.keys.Events(p)
 	}
 }
 
@@ -78,10 +92,11 @@ func (r *Reader) CreateGroups(ctx context.Context) error {
 // Read waits up to block for new events and returns up to count of each
 // partition; no batch and no error if none came. If a stream and its group no
 // longer exist (it expired, somebody deleted it, Redis restarted empty), the group
-// is created again and Read returns no batch.
+// is created again and Read returns no batch. After ErrReplyLost the next reads bring fewer events.
 func (r *Reader) Read(ctx context.Context, count int, block time.Duration) ([]Batch, error) {
+	r.most = min(cmp.Or(r.most, count), count)
 	got, err := r.redis.XReadGroup(ctx, &redis.XReadGroupArgs{
-		Group: Group, Consumer: r.consumer, Streams: r.streams, Count: int64(count), Block: block,
+		Group: Group, Consumer: r.consumer, Streams: r.streams, Count: int64(r.most), Block: block,
 	}).Result()
 	switch {
 	case errors.Is(err, redis.Nil):
@@ -89,8 +104,13 @@ func (r *Reader) Read(ctx context.Context, count int, block time.Duration) ([]Ba
 	case isGroupGone(err):
 		return nil, r.CreateGroups(ctx)
 	case err != nil:
+		if isSlow(err) || errors.Is(err, replyguard.ErrTooLarge) {
+			r.most = (r.most + 1) / 2
+			err = fmt.Errorf("%w: %w", ErrReplyLost, err)
+		}
 		return nil, fmt.Errorf("reading events: %w", err)
 	}
+	r.most++
 	batches := make([]Batch, 0, len(got))
 	for _, s := range got {
 		batches = append(batches, Batch{Partition: r.byName[s.Stream], Messages: messages(s.Messages)})
@@ -117,24 +137,95 @@ func (r *Reader) MayPend(ctx context.Context, parts []int) []int {
 	return may
 }
 
-// Claim takes over up to count events of partition p that have been pending with a
+// Claim takes over events of partition p, up to count or claimStep, that have been pending with a
 // consumer for minIdle or longer, from cursor on ("0-0" to begin). It returns the
-// cursor to continue with ("0-0": all were seen). Events that were trimmed are no longer pending.
+// cursor to continue with ("0-0": all were seen). Events that were trimmed are no longer pending. If large events
+// leave no room for others, those pend with this consumer, and can be claimed after minIdle again.
 func (r *Reader) Claim(ctx context.Context, p int, minIdle time.Duration, cursor string,
 	count int) (b Batch, next string, err error) {
-	b.Partition = p
-	got, next, err := r.redis.XAutoClaim(ctx, &redis.XAutoClaimArgs{
+	ids, next, err := r.redis.XAutoClaimJustID(ctx, &redis.XAutoClaimArgs{
 		Stream: r.keys.Events(p), Group: Group, Consumer: r.consumer, MinIdle: minIdle, Start: cursor,
-		Count: int64(count),
+		Count: int64(min(count, claimStep)),
 	}).Result()
+	return r.pending(ctx, p, ids, next, err)
+}
+
+// Own is like Claim, for the events that are pending with this consumer.
+func (r *Reader) Own(ctx context.Context, p int, cursor string) (b Batch, next string, err error) {
+	list, err := r.redis.XPendingExt(ctx, &redis.XPendingExtArgs{
+		Stream: r.keys.Events(p), Group: Group, Consumer: r.consumer, Start: cursor, End: "+", Count: claimStep + 1,
+	}).Result()
+	next = "0-0"
+	if len(list) > claimStep {
+		list, next = list[:claimStep], list[claimStep].ID
+	}
+	ids := make([]string, len(list))
+	for i, e := range list {
+		ids[i] = e.ID
+	}
+	return r.pending(ctx, p, ids, next, err)
+}
+
+// pending reads pending events of partition p, each with its own reply. One that is too large has no values, and the
+// reason in Err. Trimmed ones are left out. err is that of the command that found the events.
+func (r *Reader) pending(ctx context.Context, p int, ids []string, cursor string, err error) (Batch, string, error) {
+	b, name := Batch{Partition: p}, r.keys.Events(p)
 	if isGroupGone(err) {
 		return b, "0-0", r.CreateGroups(ctx)
 	}
-	if err != nil {
-		return b, "0-0", fmt.Errorf("claiming from %s: %w", r.keys.Events(p), err)
+	size := 0
+	for err == nil && len(ids) > 0 {
+		if size >= claimBytes {
+			cursor = ids[0]
+			break
+		}
+		r.together = min(cmp.Or(r.together, claimGroup), claimGroup)
+		group := ids[:min(r.together, len(ids))]
+		pipe := r.redis.Pipeline()
+		entries := make([]*redis.XMessageSliceCmd, len(group))
+		for i, id := range group {
+			entries[i] = pipe.XRange(ctx, name, id, id)
+		}
+		Exec(ctx, r.redis, pipe)
+		slow := slices.IndexFunc(entries, func(e *redis.XMessageSliceCmd) bool { return isSlow(e.Err()) })
+		if r.together++; slow >= 0 && len(group) > 1 {
+			r.together = len(group) / 2
+			group, entries = group[:slow], entries[:slow]
+		}
+		ids = ids[len(group):]
+		for i, e := range entries {
+			if errors.Is(e.Err(), replyguard.ErrTooLarge) {
+				b.Messages = append(b.Messages, tooLarge(group[i], e.Err()))
+				continue
+			}
+			err = cmp.Or(err, e.Err())
+			b.Messages = append(b.Messages, messages(e.Val())...)
+			for _, m := range e.Val() {
+				size += sizeOf(m.Values)
+			}
+		}
 	}
-	b.Messages = messages(got)
-	return b, next, nil
+	if err != nil {
+		return Batch{Partition: p}, "0-0", fmt.Errorf("claiming from %s: %w", name, err)
+	}
+	return b, cursor, nil
+}
+
+// Exec sends the commands of a pipeline, which only read. Each has its own error. If a reply was too large, no reply
+// after it has come: these commands are sent again, one at a time.
+func Exec(ctx context.Context, c redis.UniversalClient, pipe redis.Pipeliner) {
+	list, _ := pipe.Exec(ctx)
+	for _, cmd := range list {
+		if errors.Is(cmd.Err(), replyguard.ErrTooLarge) {
+			_ = c.Process(ctx, cmd)
+		}
+	}
+}
+
+// isSlow reports whether a reply did not come in time, although there is a connection.
+func isSlow(err error) bool {
+	reply, ok := errors.AsType[*net.OpError](err)
+	return ok && reply.Op == "read" && reply.Timeout()
 }
 
 // isGroupGone reports whether the group must be created again after this error. If
@@ -149,10 +240,28 @@ func isGroupGone(err error) bool {
 		strings.Contains(text, "no such key")
 }
 
+// messages converts what was read. An event that is too large has no values, and the reason in Err.
 func messages(in []redis.XMessage) []entry.Message {
 	out := make([]entry.Message, len(in))
 	for i, m := range in {
 		out[i] = entry.Message{ID: m.ID, Values: m.Values}
+		if n := sizeOf(m.Values); n > MaxEventBytes {
+			key, _ := m.Values["key"].(string)
+			out[i] = tooLarge(m.ID, fmt.Errorf("%d bytes in its fields, expected at most %d; its key is %.40q", n,
+				MaxEventBytes, key))
+		}
 	}
 	return out
+}
+
+func tooLarge(id string, err error) entry.Message {
+	return entry.Message{ID: id, Values: map[string]any{}, Err: fmt.Errorf("the event is too large: %w", err)}
+}
+
+func sizeOf(values map[string]any) (bytes int) {
+	for field, value := range values {
+		text, _ := value.(string)
+		bytes += len(field) + len(text)
+	}
+	return bytes
 }

@@ -1,6 +1,7 @@
 package eventlog_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -96,7 +97,7 @@ func TestReadSeveralPartitions(t *testing.T) {
 
 func awaitBlockedReader(t *testing.T, c *redis.Client) {
 	t.Helper()
-	streamtest.Eventually(t, 10*time.Second, "a reader waits", func() (bool, string) {
+	streamtest.Eventually(t, "a reader waits", func() (bool, string) {
 		info := c.Info(t.Context(), "clients").Val()
 		return strings.Contains(info, "blocked_clients:1"), info
 	})
@@ -120,6 +121,14 @@ func TestReadAfterTheStreamIsGone(t *testing.T) {
 		xadd(t, c, k, 0, "before the read")
 		expect(t, "with a stream and no group", read(t, r, noBlock))
 		expect(t, "then", read(t, r, noBlock), "0:before the read")
+
+		testkit.Must(t, c.Del(t.Context(), k.Events(0)).Err())
+		b, next, err := r.Claim(t.Context(), 0, 0, "0-0", 10)
+		if err != nil || len(b.Messages) != 0 || next != "0-0" {
+			t.Errorf("claimed %v, cursor %s, error %v; want nothing", b.Messages, next, err)
+		}
+		xadd(t, c, k, 0, "after the claim")
+		expect(t, "after a claim", read(t, r, noBlock), "0:after the claim")
 	})
 }
 
@@ -172,20 +181,6 @@ func TestClaim(t *testing.T) {
 		b, _, err = heir.Claim(ctx, 0, 0, "0-0", 10)
 		testkit.Must(t, err)
 		expect(t, "claim of another partition", words(t, b))
-	})
-}
-
-func TestClaimAfterTheStreamIsGone(t *testing.T) {
-	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
-		k := newKeys(t, 1)
-		r := newReader(t, c, k, "w1")
-		testkit.Must(t, c.Del(t.Context(), k.Events(0)).Err())
-		b, next, err := r.Claim(t.Context(), 0, 0, "0-0", 10)
-		if err != nil || len(b.Messages) != 0 || next != "0-0" {
-			t.Errorf("claimed %v, cursor %s, error %v; want nothing", b.Messages, next, err)
-		}
-		xadd(t, c, k, 0, "a")
-		expect(t, "read", read(t, r, noBlock), "0:a")
 	})
 }
 
@@ -242,6 +237,110 @@ func TestReadTwoFieldsOfOneName(t *testing.T) {
 		testkit.Must(t, err)
 		if e, err := batches[0].Messages[0].Decode(); err != nil || e.Key != "b" || e.Count != 2 || e.ID != "y" {
 			t.Errorf("%+v, error %v; want the last key, count and id", e, err)
+		}
+	})
+}
+
+// After a reply that was too large or too slow, a read brings half as many events, and then one more each time.
+func TestReadsOfLargeEventsBringFewer(t *testing.T) {
+	both := func(test func(*testing.T, *redis.Client, func(*redis.Options))) func(*testing.T, *redis.Client) {
+		return func(t *testing.T, c *redis.Client) {
+			t.Run("too large", func(t *testing.T) { test(t, c, streamtest.Tight) })
+			t.Run("too slow", func(t *testing.T) { test(t, c, streamtest.Slow) })
+		}
+	}
+	streamtest.EachRedis(t, both(func(t *testing.T, c *redis.Client, limit func(*redis.Options)) {
+		ctx, k := t.Context(), newKeys(t, 1)
+		r := newReader(t, streamtest.Connect(t, c.Options().Addr, limit), k, "a")
+		for i := range 30 {
+			values := []any{"key", i, "pad", strings.Repeat("x", 10_000)}
+			testkit.Must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: k.Events(0), Values: values}).Err())
+		}
+		if _, err := r.Read(ctx, 12, noBlock); !errors.Is(err, eventlog.ErrReplyLost) {
+			t.Fatalf("error %v, expected %v", err, eventlog.ErrReplyLost)
+		}
+		own, cursor, err := r.Own(ctx, 0, "0-0")
+		testkit.Must(t, err)
+		if got := words(t, own); len(got) != 12 || got[0] != "0:0" || got[11] != "0:11" || cursor != "0-0" {
+			t.Errorf("own events %v, cursor %s", got, cursor)
+		}
+		for _, want := range []int{6, 7, 5} {
+			batches, err := r.Read(ctx, 12, noBlock)
+			testkit.Must(t, err)
+			if n := len(batches[0].Messages); n != want {
+				t.Errorf("%d events, expected %d", n, want)
+			}
+		}
+	}))
+}
+
+// Events that come too slowly together are read fewer at a time.
+func TestPendingEventsOnASlowConnection(t *testing.T) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
+		ctx, k := t.Context(), newKeys(t, 1)
+		r := newReader(t, streamtest.Connect(t, c.Options().Addr, streamtest.Slow), k, "a")
+		for i := range 9 {
+			values := []any{"key", i, "pad", strings.Repeat("x", 40_000)}
+			testkit.Must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: k.Events(0), Values: values}).Err())
+		}
+		if _, err := r.Read(ctx, 9, noBlock); !errors.Is(err, eventlog.ErrReplyLost) {
+			t.Fatalf("error %v, expected %v", err, eventlog.ErrReplyLost)
+		}
+		own, cursor, err := r.Own(ctx, 0, "0-0")
+		testkit.Must(t, err)
+		if got := words(t, own); len(got) != 9 || got[0] != "0:0" || got[8] != "0:8" || cursor != "0-0" {
+			t.Errorf("own events %v, cursor %s", got, cursor)
+		}
+	})
+}
+
+// One call of Own brings a part of many events, and the next call the others.
+func TestOwnBringsManyEventsInParts(t *testing.T) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
+		ctx, k := t.Context(), newKeys(t, 1)
+		r := newReader(t, c, k, "a")
+		for i := range 250 {
+			xadd(t, c, k, 0, fmt.Sprint(i))
+		}
+		_, err := r.Read(ctx, 250, noBlock)
+		testkit.Must(t, err)
+		cursor := "0-0"
+		for _, part := range [][2]int{{0, 100}, {100, 200}, {200, 250}} {
+			own, next, err := r.Own(ctx, 0, cursor)
+			testkit.Must(t, err)
+			got := words(t, own)
+			if len(got) != part[1]-part[0] || got[0] != fmt.Sprint("0:", part[0]) ||
+				(next == "0-0") != (part[1] == 250) {
+				t.Fatalf("own events %v, cursor %s; expected those from %d to %d", got, next, part[0], part[1])
+			}
+			cursor = next
+		}
+	})
+}
+
+// A claim of large events ends when it holds enough of them, and the next goes on where it ended.
+func TestClaimsOfLargeEventsBringFewer(t *testing.T) {
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
+		ctx, k := t.Context(), newKeys(t, 1)
+		r, pad := newReader(t, c, k, "a"), strings.Repeat("x", 9<<20)
+		for i := range 9 {
+			event := &redis.XAddArgs{Stream: k.Events(0), Values: []any{"key", i, "pad", pad}}
+			testkit.Must(t, c.XAdd(ctx, event).Err())
+			_, err := r.Read(ctx, 1, noBlock)
+			testkit.Must(t, err)
+		}
+		for what, claim := range map[string]func(cursor string) (eventlog.Batch, string, error){
+			"own":   func(cursor string) (eventlog.Batch, string, error) { return r.Own(ctx, 0, cursor) },
+			"claim": func(cursor string) (eventlog.Batch, string, error) { return r.Claim(ctx, 0, 0, cursor, 100) },
+		} {
+			first, cursor, err := claim("0-0")
+			testkit.Must(t, err)
+			rest, end, err := claim(cursor)
+			testkit.Must(t, err)
+			if len(first.Messages) != 8 || len(rest.Messages) != 1 || end != "0-0" {
+				t.Errorf("%s: %d events, then %d, cursors %s and %s", what, len(first.Messages), len(rest.Messages),
+					cursor, end)
+			}
 		}
 	})
 }

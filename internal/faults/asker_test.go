@@ -1,14 +1,13 @@
 package faults
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
-	"strings"
+	"slices"
 	"time"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -19,14 +18,15 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client"
+	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // asker sends checks to the server its own way, and says what became of each.
-type asker interface {
-	most() int // checks of one call
-	ask(context.Context, []check) ([]outcome, error)
-	close()
+type asker struct {
+	most   int  // checks of one call
+	values bool // it sends values
+	ask    func([]check) ([]outcome, error)
 }
 
 type check struct {
@@ -35,11 +35,15 @@ type check struct {
 	user string // a value; empty: none
 }
 
-func (c check) values() map[string]string {
-	if c.user == "" {
-		return nil
+func requests(checks []check) (list []api.CheckRequest) {
+	for _, c := range checks {
+		request := api.CheckRequest{Key: c.key, Cost: c.cost}
+		if c.user != "" {
+			request.Values = map[string]string{"user": c.user}
+		}
+		list = append(list, request)
 	}
-	return map[string]string{"user": c.user}
+	return list
 }
 
 type outcome int
@@ -58,14 +62,12 @@ func (s *system) askers() []asker {
 	testkit.Must(s.t, err)
 	s.t.Cleanup(func() { _ = conn.Close() })
 	envoy := rlsv3.NewRateLimitServiceClient(conn)
-	plain := func() *http.Client { return &http.Client{Timeout: time.Second, Transport: &http.Transport{}} }
 	// net/http sends a GET again where a connection that it used before is cut, and
 	// a check is charged then twice: each has a connection of its own.
 	once := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	return []asker{
-		oneByHTTP{once, s.base}, severalByHTTP{plain(), s.base, true}, severalByHTTP{plain(), s.base, false},
-		byGRPC{envoy, 1}, byGRPC{envoy, 4}, byClient{s.client()},
-	}
+	return []asker{{1, true, s.oneByHTTP(once)}, {8, true, s.severalByHTTP(newClient(), true)},
+		{8, true, s.severalByHTTP(newClient(), false)}, {1, false, byGRPC(envoy)}, {4, false, byGRPC(envoy)},
+		{4, true, byClient(s.client())}}
 }
 
 // client is the Go client as a service has it, but for a policy that tells itself
@@ -79,28 +81,18 @@ func (s *system) client() *client.Client {
 	return c
 }
 
-type byClient struct{ *client.Client }
-
-func (c byClient) most() int { return 4 }
-func (c byClient) close()    {}
-
-func (c byClient) ask(_ context.Context, checks []check) ([]outcome, error) {
-	var list []api.CheckRequest
-	for _, c := range checks {
-		list = append(list, api.CheckRequest{Key: c.key, Cost: c.cost, Values: c.values()})
-	}
-	answers, err := c.CheckEach(context.Background(), list)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]outcome, len(checks))
-	for i, a := range answers {
-		out[i] = outcomeOf(a.CheckAnswer)
-		if a.Err != nil {
-			out[i] = nobodyKnows
+func byClient(c *client.Client) func([]check) ([]outcome, error) {
+	return func(checks []check) ([]outcome, error) {
+		answers, err := c.CheckEach(context.Background(), requests(checks))
+		var out []outcome
+		for _, a := range answers {
+			if a.Err != nil {
+				a.CheckAnswer = api.CheckAnswer{}
+			}
+			out = append(out, outcomeOf(a.CheckAnswer))
 		}
+		return out, err
 	}
-	return out, nil
 }
 
 func outcomeOf(a api.CheckAnswer) outcome {
@@ -113,117 +105,95 @@ func outcomeOf(a api.CheckAnswer) outcome {
 	return denied
 }
 
-type oneByHTTP struct {
-	client *http.Client
-	base   string
-}
-
-func (h oneByHTTP) most() int { return 1 }
-func (h oneByHTTP) close()    { h.client.CloseIdleConnections() }
-
-func (h oneByHTTP) ask(_ context.Context, checks []check) ([]outcome, error) {
-	var a api.CheckAnswer
-	query := url.Values{"key": {checks[0].key}, "cost": {fmt.Sprint(checks[0].cost)}}
-	if user := checks[0].user; user != "" {
-		query.Set("value", "user="+user)
+func (s *system) oneByHTTP(client *http.Client) func([]check) ([]outcome, error) {
+	return func(checks []check) ([]outcome, error) {
+		var a api.CheckAnswer
+		query := url.Values{"key": {checks[0].key}, "cost": {fmt.Sprint(checks[0].cost)}}
+		if user := checks[0].user; user != "" {
+			query.Set("value", "user="+user)
+		}
+		_, err := answerTo(context.Background(), client, "GET", s.base+"/v1/check?"+query.Encode(), "", "", &a)
+		return []outcome{outcomeOf(a)}, err
 	}
-	resp, err := h.client.Get(h.base + "/v1/check?" + query.Encode())
-	if err == nil {
-		err = decode(resp, &a)
-	}
-	return []outcome{outcomeOf(a)}, err
 }
 
 // checkOne checks a key by POST, under an idempotency key if name is one.
 func (d *driver) checkOne(ctx context.Context, client *http.Client, key string, cost int64,
 	name string) (a api.CheckAnswer, err error) {
-	req, err := http.NewRequestWithContext(ctx, "POST", d.s.base+"/v1/check",
-		strings.NewReader(fmt.Sprintf(`{"key":%q,"cost":%d}`, key, cost)))
-	if err == nil {
-		_, err = answerOf(client, req, name, &a)
-	}
+	body := fmt.Sprintf(`{"key":%q,"cost":%d}`, key, cost)
+	_, err = answerTo(ctx, client, "POST", d.s.base+"/v1/check", body, name, &a)
 	return a, err
 }
 
-// decode reads an answer; any other status is an error.
-func decode(resp *http.Response, into any) error {
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusTooManyRequests {
-		err = fmt.Errorf("%s: %s", resp.Status, body)
+func (s *system) severalByHTTP(client *http.Client, each bool) func([]check) ([]outcome, error) {
+	return func(checks []check) ([]outcome, error) {
+		text, err := json.Marshal(map[string]any{"each": each, "checks": requests(checks)})
+		if err != nil {
+			return nil, err
+		}
+		var a struct{ Checks []api.CheckAnswer }
+		_, err = answerTo(context.Background(), client, "POST", s.base+"/v1/check", string(text), "", &a)
+		if err == nil && len(a.Checks) != len(checks) {
+			err = fmt.Errorf("%d answers to %d checks", len(a.Checks), len(checks))
+		}
+		var out []outcome
+		for _, one := range a.Checks { // one that is an error has no source
+			out = append(out, outcomeOf(one))
+		}
+		return out, err
 	}
-	if err == nil {
-		err = json.Unmarshal(body, into)
-	}
-	return err
 }
 
-type severalByHTTP struct {
-	client *http.Client
-	base   string
-	each   bool
+func byGRPC(client rlsv3.RateLimitServiceClient) func([]check) ([]outcome, error) {
+	return func(checks []check) ([]outcome, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		req := &rlsv3.RateLimitRequest{Domain: "streamcounter"}
+		for _, c := range checks {
+			req.Descriptors = append(req.Descriptors, &commonv3.RateLimitDescriptor{
+				Entries:    []*commonv3.RateLimitDescriptor_Entry{{Key: "key", Value: c.key}},
+				HitsAddend: wrapperspb.UInt64(uint64(c.cost))})
+		}
+		answer, err := client.ShouldRateLimit(ctx, req)
+		what := denied
+		if answer.GetOverallCode() == rlsv3.RateLimitResponse_OK {
+			what = granted // the rule says deny: nobody but Redis grants
+		}
+		return slices.Repeat([]outcome{what}, len(checks)), err
+	}
 }
 
-func (h severalByHTTP) most() int { return 8 }
-func (h severalByHTTP) close()    { h.client.CloseIdleConnections() }
-
-func (h severalByHTTP) ask(_ context.Context, checks []check) ([]outcome, error) {
-	req := map[string]any{"each": h.each}
-	var list []api.CheckRequest
-	for _, c := range checks {
-		list = append(list, api.CheckRequest{Key: c.key, Cost: c.cost, Values: c.values()})
-	}
-	req["checks"] = list
-	text, err := json.Marshal(req)
-	if err != nil {
-		return nil, err
-	}
-	var a struct{ Checks []api.CheckAnswer }
-	resp, err := h.client.Post(h.base+"/v1/check", "application/json", bytes.NewReader(text))
-	if err == nil {
-		err = decode(resp, &a)
-	}
-	if err == nil && len(a.Checks) != len(checks) {
-		err = fmt.Errorf("%d answers to %d checks", len(a.Checks), len(checks))
-	}
-	if err != nil {
-		return nil, err
-	}
-	out := make([]outcome, len(checks))
-	for i, one := range a.Checks { // one that is an error has no source
-		out[i] = outcomeOf(one)
-	}
-	return out, nil
-}
-
-type byGRPC struct {
-	client rlsv3.RateLimitServiceClient
-	many   int
-}
-
-func (g byGRPC) most() int { return g.many }
-func (g byGRPC) close()    {}
-
-func (g byGRPC) ask(_ context.Context, checks []check) ([]outcome, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	req := &rlsv3.RateLimitRequest{Domain: "streamcounter"}
-	for _, c := range checks {
-		req.Descriptors = append(req.Descriptors, &commonv3.RateLimitDescriptor{
-			Entries:    []*commonv3.RateLimitDescriptor_Entry{{Key: "key", Value: c.key}},
-			HitsAddend: wrapperspb.UInt64(uint64(c.cost))})
-	}
-	answer, err := g.client.ShouldRateLimit(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	what := denied
-	if answer.OverallCode == rlsv3.RateLimitResponse_OK {
-		what = granted // the rule says deny: nobody but Redis grants
-	}
-	out := make([]outcome, len(checks))
-	for i := range out {
-		out[i] = what
-	}
-	return out, nil
+// askAgain checks under idempotency keys, gives up on many answers before they can
+// have come, and asks again until there is one: each check is charged once.
+func (d *driver) askAgain(ctx context.Context, random *rand.Rand) {
+	loop(ctx, random, 10, 20, func(client *http.Client) {
+		key, cost, name := fmt.Sprintf("i:%d", random.IntN(3)), 1+random.Int64N(5), fmt.Sprintf("%x", random.Uint64())
+		ask := func(within time.Duration) outcome {
+			short, cancel := context.WithTimeout(context.Background(), within)
+			defer cancel()
+			a, err := d.checkOne(short, client, key, cost, name)
+			if err != nil {
+				return nobodyKnows
+			}
+			return outcomeOf(a)
+		}
+		if random.IntN(2) == 0 {
+			_ = ask(time.Duration(random.IntN(5000)) * time.Microsecond) // its answer is lost
+		}
+		was := ask(time.Second)
+		for was == nobodyKnows && pause.For(ctx, 50*time.Millisecond) {
+			was = ask(time.Second)
+		}
+		switch was {
+		case nobodyKnows:
+			d.charged(key, 0, cost)
+			return
+		case granted:
+			d.charged(key, cost, cost)
+		}
+		d.again.Add(1)
+		if now := ask(time.Second); now != nobodyKnows && now != was {
+			d.record.ledger.fail(key, "%s: idempotency key %s was answered %d and then %d", name, was, now)
+		}
+	})
 }

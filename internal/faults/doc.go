@@ -11,7 +11,7 @@
 // recorded), inflict_test.go (the faults), late_test.go (events that are claimed
 // late), holders_test.go and ledger_test.go (reservations, slots and what their
 // holders know), values_test.go and verify_values_test.go (different values),
-// again_test.go (checks whose answers are lost), operator_test.go (what operators set),
+// asker_test.go (checks, and those whose answers are lost), operator_test.go (what operators set),
 // reload_test.go (rules that change), verify_test.go and tap_test.go (the
 // promises), and verdict_test.go (the report of a broken promise).
 package faults

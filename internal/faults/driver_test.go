@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -34,6 +37,32 @@ func newRecord() *record {
 		excused: map[string]map[int64]bool{}, allowed: map[string]int64{}, maybe: map[string]int64{},
 		touched: map[string]map[int64]*touch{},
 		ledger:  newLedger()}
+}
+
+// granted is how many units checks were granted.
+func (r *record) granted() (units int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for n := range maps.Values(r.allowed) {
+		units += n
+	}
+	return units
+}
+
+// fullest is the largest sum that Redis has of the events of one key.
+func (r *record) fullest() (most int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key, numbers := range r.acked {
+		var sum int64
+		for n := range numbers {
+			if !r.excused[key][n] {
+				sum += n
+			}
+		}
+		most = max(most, sum)
+	}
+	return most
 }
 
 func eventOf(key string, n int64) api.Event { return api.Event{Key: key, Count: n} }
@@ -63,6 +92,36 @@ type driver struct {
 // that levels are crossed throughout the run.
 const keysAtATime = 40
 
+// start drives until stop, or until the test ends; stop returns when what is under way has come to its end.
+func (d *driver) start(seed uint64) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	driven := make(chan struct{})
+	go func() {
+		defer close(driven)
+		d.run(ctx, seed)
+	}()
+	stop = func() {
+		cancel()
+		<-driven
+	}
+	d.s.t.Cleanup(stop)
+	return stop
+}
+
+// newClient returns a client with connections of its own.
+func newClient() *http.Client {
+	return &http.Client{Timeout: time.Second, Transport: &http.Transport{}}
+}
+
+// loop calls do until ctx ends, each time after a pause of `least` ms and up to `more` ms in addition.
+func loop(ctx context.Context, random *rand.Rand, least, more int, do func(*http.Client)) {
+	client := newClient()
+	defer client.CloseIdleConnections()
+	for pause.For(ctx, time.Duration(least+random.IntN(more))*time.Millisecond) {
+		do(client)
+	}
+}
+
 // run drives until ctx ends, and lets what is under way come to its end.
 func (d *driver) run(ctx context.Context, seed uint64) {
 	var load sync.WaitGroup
@@ -71,12 +130,11 @@ func (d *driver) run(ctx context.Context, seed uint64) {
 	load.Go(func() { d.pulse(ctx, seed) })
 	load.Go(func() { d.late(ctx, "load", seed) })
 	load.Go(func() { d.appendValues(ctx, seed) })
-	askers := d.s.askers()
-	for i, a := range askers {
+	for i, a := range d.s.askers() {
 		load.Go(func() { d.check(ctx, a, rand.New(rand.NewPCG(seed, uint64(i)))) })
-	}
-	for i, a := range valuesAskers(askers) {
-		load.Go(func() { d.checkValues(ctx, a, rand.New(rand.NewPCG(seed, 800+uint64(i)))) })
+		if a.values {
+			load.Go(func() { d.checkValues(ctx, a, rand.New(rand.NewPCG(seed, 800+uint64(i)))) })
+		}
 	}
 	for i := range uint64(holders) {
 		load.Go(func() { d.hold(ctx, rand.New(rand.NewPCG(seed, 1000+i))) })
@@ -86,30 +144,23 @@ func (d *driver) run(ctx context.Context, seed uint64) {
 	}
 	for i := range uint64(operatedKeys) {
 		h, key := &hand{}, fmt.Sprintf("o:%d", i)
+		h.set("")
 		load.Go(func() { d.operate(ctx, key, h, rand.New(rand.NewPCG(seed, 3000+i))) })
 		load.Go(func() { d.checkOperated(ctx, key, h, rand.New(rand.NewPCG(seed, 4000+i))) })
 		load.Go(func() { d.checkMoving(ctx, rand.New(rand.NewPCG(seed, 5000+i))) })
 	}
-	for i := range 8 {
-		load.Go(func() { d.checkLeased(ctx, i) })
+	for i := range uint64(8) {
+		load.Go(func() { d.checkLeased(ctx, rand.New(rand.NewPCG(seed, 7000+i))) })
 	}
 	load.Go(func() { d.reload(ctx, rand.New(rand.NewPCG(seed, 6000))) })
 	load.Wait()
-	for _, a := range askers {
-		a.close()
-	}
 }
 
-// pace lets a loop go on every so often, false when ctx has ended.
-func pace(ctx context.Context, every time.Duration) bool {
-	t := time.NewTimer(every)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+// loaded reports whether Redis has answered each kind of load, and whether a key is above its limit.
+func (d *driver) loaded() (bool, string) {
+	counted, units, holds, again := d.record.fullest(), d.record.granted(), d.holds.Load(), d.again.Load()
+	return counted > eventLimit && units > 0 && holds > 0 && again > 0, fmt.Sprintf(
+		"%d in a key, %d units, %d reservations, %d checks with an idempotency key", counted, units, holds, again)
 }
 
 func (d *driver) log() *stream.Log {
@@ -124,7 +175,7 @@ func (d *driver) log() *stream.Log {
 func (d *driver) produce(ctx context.Context, form string, seed uint64) {
 	log, random := d.log(), rand.New(rand.NewPCG(seed, 100))
 	numbers := map[string]int64{}
-	for n := 0; pace(ctx, 20*time.Millisecond); n++ {
+	for n := 0; pause.For(ctx, 20*time.Millisecond); n++ {
 		var batch []api.Event
 		for range 1 + random.IntN(40) {
 			key := fmt.Sprintf("%s:%d:%d", form, n/150, random.IntN(keysAtATime))
@@ -136,33 +187,51 @@ func (d *driver) produce(ctx context.Context, form string, seed uint64) {
 }
 
 func (d *driver) append(log *stream.Log, batch []api.Event) {
+	out := appendTo(log, batch)
+	d.note(batch, out.Unknown, out.Refused)
+}
+
+func appendTo(log *stream.Log, batch []api.Event) stream.Outcome {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	out := log.Append(ctx, batch)
-	lost := map[string]bool{}
+	return log.Append(ctx, batch)
+}
+
+// note records what became of a batch: Redis said that it has what is neither unknown nor refused.
+func (d *driver) note(batch, unknown, refused []api.Event) {
 	d.record.mu.Lock()
 	defer d.record.mu.Unlock()
-	for _, e := range out.Unknown {
-		note(d.record.unknown, e)
+	lost := map[string]bool{}
+	for _, e := range slices.Concat(unknown, refused) {
 		lost[fmt.Sprint(e)] = true
 	}
-	for _, e := range out.Refused {
-		lost[fmt.Sprint(e)] = true
+	for _, e := range unknown {
+		note(d.record.unknown, e)
 	}
 	for _, e := range batch {
 		if !lost[fmt.Sprint(e)] {
 			note(d.record.acked, e)
 		}
 	}
-	d.events.Add(int64(out.Appended))
+	d.events.Add(int64(len(batch) - len(lost)))
 	d.errors.Add(int64(len(lost)))
+}
+
+// noteOne records an event, or a check that is numbered as an event is; it is unknown if there was an error.
+func (d *driver) noteOne(key string, number int64, err error) {
+	one := []api.Event{eventOf(key, number)}
+	if err != nil {
+		d.note(one, one, nil)
+		return
+	}
+	d.note(one, nil, nil)
 }
 
 // repeat appends each event, with an id, until Redis says that it has it.
 func (d *driver) repeat(ctx context.Context, seed uint64) {
 	log, random := d.log(), rand.New(rand.NewPCG(seed, 200))
 	numbers := map[string]int64{}
-	for n := 0; pace(ctx, 50*time.Millisecond); n++ {
+	for n := 0; pause.For(ctx, 50*time.Millisecond); n++ {
 		var left []api.Event
 		for range 1 + random.IntN(10) {
 			key := fmt.Sprintf("r:%d:%d", n/100, random.IntN(10))
@@ -171,47 +240,31 @@ func (d *driver) repeat(ctx context.Context, seed uint64) {
 		}
 		all := left
 		if random.IntN(5) == 0 { // as if an answer had been lost, which it seldom is just here
-			within, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-			log.Append(within, all)
-			cancel()
+			appendTo(log, all)
 		}
 		for len(left) > 0 {
-			within, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-			out := log.Append(within, left)
-			cancel()
+			out := appendTo(log, left)
 			left = append(out.Refused, out.Unknown...)
-			if len(left) > 0 && !pace(ctx, 50*time.Millisecond) {
+			if len(left) > 0 && !pause.For(ctx, 50*time.Millisecond) {
 				break
 			}
 		}
-		undone := map[string]bool{}
-		for _, e := range left {
-			undone[fmt.Sprint(e)] = true
-		}
-		d.record.mu.Lock()
-		for _, e := range all {
-			if undone[fmt.Sprint(e)] { // the end came between
-				note(d.record.unknown, e)
-			} else {
-				note(d.record.acked, e)
-			}
-		}
-		d.record.mu.Unlock()
+		d.note(all, left, nil) // what is left is unknown: the end came between
 	}
 }
 
 // check asks the server, and records what it was granted.
 func (d *driver) check(ctx context.Context, asker asker, random *rand.Rand) {
-	for pace(ctx, 10*time.Millisecond) {
+	for pause.For(ctx, 10*time.Millisecond) {
 		var checks []check
-		for range 1 + random.IntN(asker.most()) {
+		for range 1 + random.IntN(asker.most) {
 			c := check{key: fmt.Sprintf("c:%d", random.IntN(3)), cost: 1 + random.Int64N(5)}
 			if random.IntN(2) == 0 {
 				c = check{key: fmt.Sprintf("c:once:%x", random.Uint64()), cost: 1} // nobody asks for it again
 			}
 			checks = append(checks, c)
 		}
-		answers, err := asker.ask(ctx, checks)
+		answers, err := asker.ask(checks)
 		d.record.mu.Lock()
 		for i, c := range checks {
 			switch {

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
 // setting reads a number from the environment.
@@ -39,22 +41,20 @@ func TestFaults(t *testing.T) {
 	heard, guard, tap := listen(t, s), startGuard(t, s), startTap(t, s)
 	d := &driver{s: s, record: newRecord()}
 
+	stop := d.start(seed)
 	ctx, cancel := context.WithTimeout(context.Background(), lasts)
 	defer cancel()
-	driven := make(chan struct{})
-	go func() {
-		defer close(driven)
-		d.run(ctx, seed)
-	}()
 	struck := inflict(ctx, s, seed, d.record)
-	<-driven
+	// On a busy machine, a check may have no answer in time while there are faults.
+	streamtest.Eventually(t, "each kind of load had an answer", d.loaded)
+	stop()
 	s.rest()
 	d.lateAtRest(tap, seed)
 	d.clearOverrides(t)
 	d.record.ledger.stepped()
-	s.drained(2 * time.Minute)
+	s.drained()
 	d.slotsBack(t, seed)
-	s.drained(time.Minute)
+	s.drained()
 
 	v := &verdict{t: t, rec: d.record, tap: tap, logs: s.logs()}
 	alerts, all := s.alerts()
@@ -70,14 +70,11 @@ func TestFaults(t *testing.T) {
 	heard.heardAll(t, all)
 	throttled := v.verifyGuard(guard)
 
-	var units int64
-	for n := range maps.Values(d.record.allowed) {
-		units += n
-	}
 	t.Logf("events: %d acknowledged, %d unknown, %d deleted with their stream before they were counted; checks: %d "+
 		"answered, %d units granted; %d without an answer in all; alerts: %d, in %d keys, %d of which crossed "+
 		"their limit twice at one millisecond; %d keys throttled at the end, as the guard knows",
-		numbers(d.record.acked), numbers(d.record.unknown), numbers(d.record.excused), d.checks.Load(), units,
+		numbers(d.record.acked), numbers(d.record.unknown), numbers(d.record.excused), d.checks.Load(),
+		d.record.granted(),
 		d.errors.Load(), levels, len(alerts), twice, throttled)
 	t.Logf("different values: %d checks granted, %d denied while the clock was not stepped, %d keys with more than "+
 		"their limit", d.valued.Load(), len(d.record.denials), over)
@@ -88,8 +85,7 @@ func TestFaults(t *testing.T) {
 		t.Logf("%4d  %s", struck[name], name)
 	}
 	rare := d.leased.Load() > 0 && d.valued.Load() > 0 && over > 0
-	if numbers(d.record.acked) == 0 || units == 0 || levels == 0 || twice == 0 || throttled == 0 ||
-		d.holds.Load() == 0 || d.again.Load() == 0 || minutes > 0 && !rare {
+	if levels == 0 || twice == 0 || throttled == 0 || minutes > 0 && !rare {
 		t.Error("there was no load: the run proves nothing")
 	}
 	for _, f := range faults {

@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
 // Keys that are reserved: s: have slots in flight, t: are never charged above what
@@ -56,11 +56,7 @@ type holder struct {
 }
 
 func (d *driver) hold(ctx context.Context, random *rand.Rand) {
-	h := holder{d, &http.Client{Timeout: time.Second, Transport: &http.Transport{}}, random}
-	defer h.client.CloseIdleConnections()
-	for pace(ctx, time.Duration(5+random.IntN(40))*time.Millisecond) {
-		h.once(ctx)
-	}
+	loop(ctx, random, 5, 40, func(client *http.Client) { holder{d, client, random}.once(ctx) })
 }
 
 // reserved is a reservation that was granted.
@@ -80,7 +76,7 @@ func (h holder) once(ctx context.Context) {
 		return
 	}
 	for ended := h.random.IntN(4) == 0; !ended; ended = h.random.IntN(3) > 0 {
-		if !pace(ctx, time.Duration(h.random.IntN(300))*time.Millisecond) {
+		if !pause.For(ctx, time.Duration(h.random.IntN(300))*time.Millisecond) {
 			break
 		}
 		if h.random.IntN(3) == 0 && !h.renew(r) {
@@ -124,7 +120,7 @@ func (h holder) reserve(ctx context.Context, r *reserved) bool {
 			h.d.charged(r.key, r.units, r.units)
 			return false
 		}
-		if name == "" || !pace(ctx, 50*time.Millisecond) {
+		if name == "" || !pause.For(ctx, 50*time.Millisecond) {
 			h.d.charged(r.key, 0, r.units)
 			return false
 		}
@@ -189,40 +185,46 @@ func (h holder) settle(ctx context.Context, r reserved, verb string, cost int64)
 			h.d.charged(r.key, 0, max(cost, r.units))
 			return
 		}
-		pace(context.Background(), 50*time.Millisecond)
+		pause.For(context.Background(), 50*time.Millisecond)
 	}
 }
 
 // send gives the status of an answer that says what happened; anything else is an error.
 func (h holder) send(ctx context.Context, method, path, body, name string, into any) (int, error) {
-	req, err := http.NewRequestWithContext(ctx, method, h.d.s.base+"/v1/reservations"+strings.TrimRight("/"+path, "/"),
-		strings.NewReader(body))
-	if err != nil {
-		return 0, err
-	}
-	return answerOf(h.client, req, name, into)
+	return answerTo(ctx, h.client, method, h.d.s.base+"/v1/reservations"+strings.TrimRight("/"+path, "/"), body, name,
+		into)
 }
 
-// answerOf sends req, under an idempotency key if there is one. An answer of 500 and
+// answerTo sends a request and decodes the answer.
+func answerTo(ctx context.Context, client *http.Client, method, url, body, name string, into any) (int, error) {
+	status, text, err := textOf(ctx, client, method, url, body, name)
+	if err == nil && into != nil {
+		err = json.Unmarshal(text, into)
+	}
+	return status, err
+}
+
+// textOf sends a request, under an idempotency key if name is one. An answer of 500 and
 // above is an error: whether it was done is not known.
-func answerOf(client *http.Client, req *http.Request, name string, into any) (int, error) {
+func textOf(ctx context.Context, client *http.Client, method, url, body, name string) (int, []byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
 	req.Header.Set("Content-Type", "application/json")
 	if name != "" {
 		req.Header.Set("Idempotency-Key", fmt.Sprintf("%q", name))
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode >= 500 {
 		err = fmt.Errorf("%s: %s", resp.Status, text)
 	}
-	if err == nil && into != nil {
-		err = json.NewDecoder(bytes.NewReader(text)).Decode(into)
-	}
-	return resp.StatusCode, err
+	return resp.StatusCode, text, err
 }
 
 // charged records that key was charged low units at least, and high at most.

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
@@ -33,20 +33,8 @@ var faults = []fault{
 		p.start()
 		return nil
 	}},
-	{"worker frozen beyond min-idle", func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {
-		p := s.work[r.IntN(len(s.work))]
-		p.freeze()
-		pace(ctx, time.Duration(1500+r.IntN(2500))*time.Millisecond)
-		p.thaw()
-		return nil
-	}},
-	{"relay frozen beyond its lock", func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {
-		p := s.work[r.IntN(len(s.work))]
-		p.freeze()
-		pace(ctx, relayLock+time.Duration(r.IntN(1000))*time.Millisecond)
-		p.thaw()
-		return nil
-	}},
+	{"worker frozen beyond min-idle", frozen(1500*time.Millisecond, 2500)},
+	{"relay frozen beyond its lock", frozen(relayLock, 1000)},
 	{"server killed", func(_ context.Context, s *system, _ *rand.Rand, _ *record) error {
 		s.serve.kill()
 		s.serve.start()
@@ -59,28 +47,25 @@ var faults = []fault{
 		return nil
 	}},
 	{"replies delayed", func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {
-		list := s.proxies()
-		p := list[r.IntN(len(list))]
+		p := s.anyProxy(r)
 		p.Delay(time.Duration(20+r.IntN(300)) * time.Millisecond)
-		pace(ctx, time.Second)
+		pause.For(ctx, time.Second)
 		p.Delay(0)
 		return nil
 	}},
 	{"connections cut", func(_ context.Context, s *system, r *rand.Rand, _ *record) error {
-		list := s.proxies()
-		list[r.IntN(len(list))].Sever()
+		s.anyProxy(r).Sever()
 		return nil
 	}},
 	{"connections half closed", func(_ context.Context, s *system, r *rand.Rand, _ *record) error {
-		list := s.proxies()
-		list[r.IntN(len(list))].HalfClose()
+		s.anyProxy(r).HalfClose()
 		return nil
 	}},
 	{"events claimed by a stranger", func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {
 		_, _, err := s.admin.XAutoClaim(ctx, &redis.XAutoClaimArgs{Stream: s.keys.Events(r.IntN(s.keys.Partitions)),
 			Group:    eventlog.Group,
 			Consumer: "stranger", MinIdle: 0, Start: "0", Count: 100}).Result()
-		return gone(err)
+		return err // NOGROUP: another fault deleted the stream
 	}},
 	{"scripts flushed", func(ctx context.Context, s *system, _ *rand.Rand, _ *record) error {
 		return s.admin.ScriptFlush(ctx).Err()
@@ -91,7 +76,7 @@ var faults = []fault{
 			p.freeze()
 		}
 		defer func() {
-			pace(ctx, 300*time.Millisecond)
+			pause.For(ctx, 300*time.Millisecond)
 			for _, p := range s.work {
 				p.thaw()
 			}
@@ -145,19 +130,19 @@ var faults = []fault{
 	}},
 	{"Redis killed and restarted", func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {
 		s.redis.Kill()
-		pace(ctx, time.Duration(r.IntN(1000))*time.Millisecond)
+		pause.For(ctx, time.Duration(r.IntN(1000))*time.Millisecond)
 		s.redis.Start()
 		return nil
 	}},
 	{"Redis frozen", func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {
 		s.redis.Pause()
-		pace(ctx, time.Duration(200+r.IntN(1500))*time.Millisecond)
+		pause.For(ctx, time.Duration(200+r.IntN(1500))*time.Millisecond)
 		s.redis.Resume()
 		return nil
 	}},
 	{"NATS away", func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {
 		s.nats.Stop()
-		pace(ctx, s.natsAway(r))
+		pause.For(ctx, s.natsAway(r))
 		s.nats.Start()
 		return nil
 	}},
@@ -165,7 +150,7 @@ var faults = []fault{
 		if err := s.admin.ConfigSet(ctx, "maxmemory", "1").Err(); err != nil {
 			return err
 		}
-		pace(ctx, time.Second)
+		pause.For(ctx, time.Second)
 		return s.admin.ConfigSet(context.WithoutCancel(ctx), "maxmemory", "0").Err()
 	}},
 	{"Redis busy", func(ctx context.Context, s *system, _ *rand.Rand, _ *record) error {
@@ -177,7 +162,7 @@ var faults = []fault{
 			defer close(ended)
 			s.admin.Eval(context.WithoutCancel(ctx), "while true do end", nil)
 		}()
-		pace(ctx, 700*time.Millisecond)
+		pause.For(ctx, 700*time.Millisecond)
 		err := s.admin.ScriptKill(context.WithoutCancel(ctx)).Err()
 		<-ended
 		// On a loaded machine 50 ms pass in any script, those of the verification too.
@@ -185,10 +170,26 @@ var faults = []fault{
 	}},
 }
 
+// frozen freezes a worker for this long, and for up to so many ms more.
+func frozen(least time.Duration, more int) func(context.Context, *system, *rand.Rand, *record) error {
+	return func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {
+		p := s.work[r.IntN(len(s.work))]
+		p.freeze()
+		pause.For(ctx, least+time.Duration(r.IntN(more))*time.Millisecond)
+		p.thaw()
+		return nil
+	}
+}
+
 var errNoClock = errors.New("the clock of Redis is the system's here")
 
 func (s *system) proxies() []*streamtest.Proxy {
 	return append([]*streamtest.Proxy{s.toAsk, s.toAdd}, s.toWork...)
+}
+
+func (s *system) anyProxy(r *rand.Rand) *streamtest.Proxy {
+	list := s.proxies()
+	return list[r.IntN(len(list))]
 }
 
 // natsAway is how long NATS is to be away: now and then a minute, if there is time.
@@ -199,14 +200,6 @@ func (s *system) natsAway(r *rand.Rand) time.Duration {
 	return time.Duration(500+r.IntN(3000)) * time.Millisecond
 }
 
-// gone takes a stream or group that is not there for no error: another fault did it.
-func gone(err error) error {
-	if err != nil && strings.Contains(err.Error(), "NOGROUP") {
-		return nil
-	}
-	return err
-}
-
 // inflict strikes until ctx ends: each kind once in a random order, and again.
 // It gives how many of each kind struck.
 func inflict(ctx context.Context, s *system, seed uint64, rec *record) (struck map[string]int) {
@@ -214,7 +207,7 @@ func inflict(ctx context.Context, s *system, seed uint64, rec *record) (struck m
 	struck = map[string]int{}
 	for ctx.Err() == nil {
 		for _, i := range random.Perm(len(faults)) {
-			if !pace(ctx, time.Duration(100+random.IntN(900))*time.Millisecond) {
+			if !pause.For(ctx, time.Duration(100+random.IntN(900))*time.Millisecond) {
 				return struck
 			}
 			f := faults[i]
@@ -239,7 +232,7 @@ func (s *system) rest() {
 	for _, p := range s.proxies() {
 		p.Heal()
 	}
-	for _, p := range append([]*part{s.serve}, s.work...) {
+	for _, p := range s.parts() {
 		p.thaw()
 		if !p.running() {
 			s.t.Errorf("%s has ended by itself: %s", p.args[0], fmt.Sprint(p.cmd.ProcessState))

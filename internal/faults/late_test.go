@@ -11,6 +11,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -26,7 +27,7 @@ const (
 func (d *driver) pulse(ctx context.Context, seed uint64) {
 	log, random := d.log(), rand.New(rand.NewPCG(seed, 400))
 	numbers := map[string]int64{}
-	for pace(ctx, 100*time.Millisecond) {
+	for pause.For(ctx, 100*time.Millisecond) {
 		key := fmt.Sprintf("b:pulse:%d", random.IntN(pulses))
 		numbers[key] = max(burstLimit, numbers[key]+1)
 		d.append(log, []api.Event{{Key: key, Count: numbers[key]}})
@@ -37,7 +38,7 @@ func (d *driver) pulse(ctx context.Context, seed uint64) {
 func (d *driver) late(ctx context.Context, name string, seed uint64) {
 	log, random := d.log(), rand.New(rand.NewPCG(seed, 500))
 	var stories sync.WaitGroup
-	for n := 0; pace(ctx, 100*time.Millisecond); n++ {
+	for n := 0; pause.For(ctx, 100*time.Millisecond); n++ {
 		key, left := fmt.Sprintf("b:late:%s:%d", name, n), time.Duration(200+random.IntN(600))*time.Millisecond
 		stories.Go(func() { d.lateEvent(ctx, log, key, left) })
 	}
@@ -60,7 +61,7 @@ func (d *driver) lateAtRest(tap *tap, seed uint64) {
 // the limit once more at the very millisecond of the third.
 func (d *driver) lateEvent(ctx context.Context, log *stream.Log, key string, left time.Duration) {
 	d.append(log, []api.Event{{Key: key, Count: 4}})
-	if !pace(ctx, burstPer-left) {
+	if !pause.For(ctx, burstPer-left) {
 		return
 	}
 	d.appendToTheDead(ctx, api.Event{Key: key, Count: 5})
@@ -79,13 +80,5 @@ func (d *driver) appendToTheDead(ctx context.Context, e api.Event) {
 	// By EVAL: it is not sent again where the reply says that the script is unknown.
 	err := readByTheDead.Eval(context.WithoutCancel(ctx), d.s.admin, []string{events}, e.Key, e.Count,
 		eventlog.Group).Err()
-	d.record.mu.Lock()
-	defer d.record.mu.Unlock()
-	if err != nil {
-		note(d.record.unknown, e)
-		d.errors.Add(1)
-		return
-	}
-	note(d.record.acked, e)
-	d.events.Add(1)
+	d.noteOne(e.Key, e.Count, err)
 }

@@ -1,8 +1,13 @@
 package faults
 
 import (
+	"context"
+	"crypto/rand"
+	"net/http"
 	"sync"
 	"time"
+
+	"github.com/streamcounter/streamcounter/api"
 )
 
 // ledger is the holders' own record of what is taken of each key: reservations
@@ -15,6 +20,16 @@ type ledger struct {
 	taken map[string]map[string]units
 	most  map[string]int64 // key → the most that was taken at once
 	wrong []broken
+}
+
+// checkNoted checks a key. Units that it is granted are taken for at least `lasts` from when the check was sent.
+func (d *driver) checkNoted(client *http.Client, key string, cost int64, lasts time.Duration) (api.CheckAnswer, error) {
+	began, epoch := time.Now(), d.record.ledger.now()
+	a, err := d.checkOne(context.Background(), client, key, cost, "")
+	if err == nil && outcomeOf(a) == granted {
+		d.record.ledger.set(key, rand.Text(), units{cost, began.Add(lasts - rounding), epoch})
+	}
+	return a, err
 }
 
 // broken is a promise that was seen broken while the run lasted.

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/client/guard"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
@@ -30,11 +31,11 @@ type listener struct {
 func listen(t testing.TB, s *system) *listener {
 	t.Helper()
 	l := &listener{heard: map[uint64]string{}}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	js := s.jetStream()
 	var c jetstream.Consumer
-	streamtest.Eventually(t, 30*time.Second, "the stream of alerts is there", func() (bool, string) {
+	streamtest.Eventually(t, "the stream of alerts is there", func() (bool, string) {
 		var err error
 		c, err = js.CreateOrUpdateConsumer(ctx, "SC_ALERTS",
 			jetstream.ConsumerConfig{Durable: "listener", AckPolicy: jetstream.AckExplicitPolicy,
@@ -67,9 +68,53 @@ func listen(t testing.TB, s *system) *listener {
 // heardAll waits until it has heard what stands in the stream.
 func (l *listener) heardAll(t testing.TB, want map[uint64]string) {
 	t.Helper()
-	streamtest.Eventually(t, 30*time.Second, "the durable consumer has heard every alert", func() (bool, string) {
+	streamtest.Eventually(t, "the durable consumer has heard every alert", func() (bool, string) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return maps.Equal(l.heard, want), fmt.Sprintf("heard %d of %d", len(l.heard), len(want))
 	})
+}
+
+// startGuard subscribes to throttle decisions as a service does, for the whole run.
+func startGuard(t testing.TB, s *system) *guard.Guard {
+	t.Helper()
+	nc := streamtest.ConnectNATS(t, s.nats.URL())
+	g, err := guard.New(nc, guard.Config{})
+	testkit.Must(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- g.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil && ctx.Err() == nil {
+			t.Error(err)
+		}
+		nc.Close()
+	})
+	return g
+}
+
+// verifyGuard: at the end the guard throttles the keys that are at their limit for
+// the day, and no other. It gives how many these are.
+func (v *verdict) verifyGuard(g *guard.Guard) (throttled int) {
+	v.t.Helper()
+	full := map[string]bool{}
+	for key := range v.logs {
+		if falls(key) {
+			continue
+		}
+		if amounts, limit := v.levels(key); len(amounts) > 0 && amounts[len(amounts)-1] >= limit {
+			full[key] = true
+		}
+	}
+	streamtest.Eventually(v.t, "the guard knows who is throttled", func() (bool, string) {
+		wrong := ""
+		for key := range v.logs {
+			if g.Throttled(key) != full[key] {
+				wrong = fmt.Sprintf("%s: throttled %v, its count says %v", key, g.Throttled(key), full[key])
+			}
+		}
+		return wrong == "", wrong
+	})
+	return len(full)
 }

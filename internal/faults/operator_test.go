@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
@@ -22,29 +22,11 @@ const (
 	setFor       = 500 * time.Millisecond // an override that ends by itself
 )
 
-// hand is what an operator knows to be in force for one key.
-type hand struct {
-	mu       sync.Mutex
-	force    string // "": nothing; block, exempt, limit; "?" while it changes
-	version  int
-	overrode int
-}
+// hand is what an operator knows to be in force for one key: block, exempt or limit, "" for nothing, "?" while it
+// changes. Each change is another pointer.
+type hand struct{ atomic.Pointer[string] }
 
-func (h *hand) set(force string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.force = force
-	h.version++
-	if force == "block" || force == "exempt" || force == "limit" {
-		h.overrode++
-	}
-}
-
-func (h *hand) get() (string, int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.force, h.version
-}
+func (h *hand) set(force string) { h.Store(&force) }
 
 var overrides = map[string]string{
 	"block":  `{"block":true,"reason":"faults"`,
@@ -55,20 +37,13 @@ var overrides = map[string]string{
 
 // override sets or clears the override of a key.
 func (d *driver) override(client *http.Client, method, key, body string) (status int, err error) {
-	req, err := http.NewRequestWithContext(context.Background(), method, d.s.base+"/v1/overrides/"+key,
-		strings.NewReader(body))
-	if err == nil {
-		status, err = answerOf(client, req, "", nil)
-	}
-	return status, err
+	return answerTo(context.Background(), client, method, d.s.base+"/v1/overrides/"+key, body, "", nil)
 }
 
 // operate sets and clears the overrides of a key, each until there is an answer. One
 // of three ends by itself.
 func (d *driver) operate(ctx context.Context, key string, h *hand, random *rand.Rand) {
-	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{}}
-	defer client.CloseIdleConnections()
-	change := func(method, body string) bool {
+	change := func(client *http.Client, method, body string) bool {
 		h.set("?")
 		for {
 			status, err := d.override(client, method, key, body)
@@ -78,35 +53,34 @@ func (d *driver) operate(ctx context.Context, key string, h *hand, random *rand.
 			if err == nil {
 				d.record.ledger.fail(key, "%s: %s of an override was answered %d", method, status)
 			}
-			if !pace(ctx, 100*time.Millisecond) {
+			if !pause.For(ctx, 100*time.Millisecond) {
 				return false
 			}
 		}
 	}
-	for pace(ctx, time.Duration(200+random.IntN(800))*time.Millisecond) {
+	loop(ctx, random, 200, 800, func(client *http.Client) {
 		force := []string{"block", "exempt", "limit"}[random.IntN(3)]
 		epoch := d.record.ledger.now()
 		if random.IntN(3) == 0 {
-			if !change("PUT", overrides[force]+fmt.Sprintf(`,"for":"%s"}`, setFor)) {
+			if !change(client, "PUT", overrides[force]+fmt.Sprintf(`,"for":"%s"}`, setFor)) {
 				return
 			}
-			pace(ctx, setFor+time.Second)
+			pause.For(ctx, setFor+time.Second)
 			if epoch == d.record.ledger.now() {
 				h.set("") // it has ended by itself
-				continue
+				return
 			}
 		} else {
-			if !change("PUT", overrides[force]+"}") {
+			if !change(client, "PUT", overrides[force]+"}") {
 				return
 			}
 			h.set(force)
-			pace(ctx, time.Duration(200+random.IntN(1500))*time.Millisecond)
+			pause.For(ctx, time.Duration(200+random.IntN(1500))*time.Millisecond)
 		}
-		if !change("DELETE", "") {
-			return
+		if change(client, "DELETE", "") {
+			h.set("")
 		}
-		h.set("")
-	}
+	})
 }
 
 // clearOverrides clears what the operator could not, as Redis was away when the load ended: a block
@@ -115,7 +89,7 @@ func (d *driver) clearOverrides(t testing.TB) {
 	t.Helper()
 	client := &http.Client{Timeout: 2 * time.Second}
 	for i := range operatedKeys {
-		streamtest.Eventually(t, time.Minute, "an override is cleared", func() (bool, string) {
+		streamtest.Eventually(t, "an override is cleared", func() (bool, string) {
 			status, err := d.override(client, "DELETE", fmt.Sprintf("o:%d", i), "")
 			return err == nil && (status == http.StatusOK || status == http.StatusNotFound), fmt.Sprint(status, err)
 		})
@@ -125,25 +99,22 @@ func (d *driver) clearOverrides(t testing.TB) {
 // checkOperated checks the key, and compares each answer with what was in force from
 // before it was asked to after it was answered.
 func (d *driver) checkOperated(ctx context.Context, key string, h *hand, random *rand.Rand) {
-	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	ledger := d.record.ledger
-	for n := 0; pace(ctx, time.Duration(10+random.IntN(30))*time.Millisecond); n++ {
+	loop(ctx, random, 10, 30, func(client *http.Client) {
 		cost := 1 + random.Int64N(5)
-		before, version := h.get()
-		began, epoch := time.Now(), ledger.now()
-		a, err := d.checkOne(context.Background(), client, key, cost, "")
+		force := h.Load()
+		before := *force
+		a, err := d.checkNoted(client, key, cost, checkPer)
 		was := outcomeOf(a)
 		if err != nil || was == nobodyKnows && a.Override != "block" {
 			d.charged(key, 0, cost)
-			continue
+			return
 		}
 		if was == granted {
 			d.charged(key, cost, cost)
-			ledger.set(key, fmt.Sprintf("%p %d", random, n), units{cost, began.Add(checkPer - rounding), epoch})
 		}
-		after, now := h.get()
-		if now != version || after == "?" {
-			continue
+		if h.Load() != force || before == "?" {
+			return
 		}
 		d.operated.Add(1)
 		taken := ledger.takenOf(key)
@@ -159,5 +130,5 @@ func (d *driver) checkOperated(ctx context.Context, key string, h *hand, random 
 		case before == "" && was == granted && taken > checkLimit:
 			ledger.fail(key, "%s: %d units were charged at once with no override, the limit is %d", taken, checkLimit)
 		}
-	}
+	})
 }

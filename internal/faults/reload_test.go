@@ -7,6 +7,9 @@ import (
 	"net/http"
 	"os"
 	"time"
+
+	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
 // Keys that begin with m: have a rule that is reloaded in one form after another under load. All count
@@ -43,7 +46,7 @@ func (d *driver) reload(ctx context.Context, random *rand.Rand) {
 		}
 		d.reloads.Add(1)
 	}
-	for pace(ctx, time.Duration(200+random.IntN(1300))*time.Millisecond) {
+	for pause.For(ctx, time.Duration(200+random.IntN(1300))*time.Millisecond) {
 		write(random.IntN(len(forms)))
 	}
 	write(0)
@@ -51,14 +54,34 @@ func (d *driver) reload(ctx context.Context, random *rand.Rand) {
 
 // checkMoving checks keys whose rule changes: their limit is the same in every form.
 func (d *driver) checkMoving(ctx context.Context, random *rand.Rand) {
-	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	for n := 0; pace(ctx, time.Duration(10+random.IntN(20))*time.Millisecond); n++ {
+	loop(ctx, random, 10, 20, func(client *http.Client) {
 		key, cost := fmt.Sprintf("m:%d", random.IntN(2)), 1+random.Int64N(5)
-		began, epoch := time.Now(), d.record.ledger.now()
-		if a, err := d.checkOne(context.Background(), client, key, cost, ""); err == nil && outcomeOf(a) == granted {
-			id := fmt.Sprintf("%p %d", random, n)
-			d.record.ledger.set(key, id, units{cost, began.Add(checkPer - rounding), epoch})
+		if a, err := d.checkNoted(client, key, cost, checkPer); err == nil && outcomeOf(a) == granted {
 			d.moved.Add(1)
 		}
-	}
+	})
+}
+
+// Keys that begin with l: have a rule with a lease: the server answers for them from units that it has
+// reserved ahead, and may be killed with them.
+const leasedLimit = 100
+
+var leasedRule = fmt.Sprintf(`  - name: leased
+    match: "l:*"
+    hold: 0s
+    on_error: deny
+    lease: 500ms
+    windows: [{limit: %d, per: %s}]
+`, leasedLimit, checkPer)
+
+// checkLeased checks a key so often that it has a lease. Units that are charged when a lease ends leave the
+// window later than their grants do, except in the time of a lease after a step of the clock.
+func (d *driver) checkLeased(ctx context.Context, random *rand.Rand) {
+	const key, lease = "l:0", 625 * time.Millisecond // a quarter longer in Redis
+	loop(ctx, random, 10, 20, func(client *http.Client) {
+		a, err := d.checkNoted(client, key, 1, checkPer-lease)
+		if err == nil && a.Allowed && a.Source == api.SourceLease {
+			d.leased.Add(1)
+		}
+	})
 }

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
@@ -44,63 +46,41 @@ func failover(t *testing.T, bounds []string) (lost int) {
 		"yes", "--appendfsync", "always")
 	s := &system{t: t, nats: streamtest.OwnNATS(t), keys: newKeys(t)}
 	direct := streamtest.Connect(t, replica.Addr())
-	streamtest.Eventually(t, 30*time.Second, "the replica follows", func() (bool, string) {
+	streamtest.Eventually(t, "the replica follows", func() (bool, string) {
 		info := direct.InfoMap(context.Background(), "replication").Val()["Replication"]
 		return info["master_link_status"] == "up", fmt.Sprint(info)
 	})
 	sentinel := startSentinel(t, host, port)
-	options := func() *redis.FailoverOptions {
-		return &redis.FailoverOptions{MasterName: "counters", SentinelAddrs: []string{sentinel}, MaxRetries: -1,
-			ContextTimeoutEnabled: true,
-			DialTimeout:           time.Second, ReadTimeout: 2 * time.Second, DialerRetries: 1}
-	}
 	open := func() redis.UniversalClient {
-		c := redis.NewFailoverClient(options())
+		c := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "counters", SentinelAddrs: []string{sentinel},
+			MaxRetries: -1, ContextTimeoutEnabled: true, DialTimeout: time.Second, ReadTimeout: 2 * time.Second,
+			DialerRetries: 1})
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
 	s.producer = open
 	s.admin = open().(*redis.Client)
 
-	s.file = testkit.WriteFile(t, "rules.yml", rulesIn(0))
-	program, at := streamtest.Build(t), testkit.FreeAddr(t)
-	s.base, s.grpc = "http://"+at, testkit.FreeAddr(t)
-	common := []string{"--redis", "redis+sentinel://" + sentinel + "/counters", "--rules", s.file, "--partitions", "4"}
-	s.serve = newPart(t, program, append([]string{"serve", "--http", at, "--grpc", s.grpc}, common...)...)
-	for range 2 {
-		s.work = append(s.work, newPart(t, program, append([]string{"work", "--nats", s.nats.URL(), "--http",
-			"127.0.0.1:0", "--min-idle", "1s"}, common...)...))
-	}
-	s.start()
+	url := "redis+sentinel://" + sentinel + "/counters"
+	s.start(rulesIn(0), url, url, url)
 
 	d := &driver{s: s, record: newRecord()}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	driven := make(chan struct{})
-	go func() {
-		defer close(driven)
-		d.run(ctx, 1)
-	}()
-	defer func() {
-		cancel()
-		<-driven
-	}()
+	stop := d.start(1)
 	more := func(what string, n int64) {
 		t.Helper()
 		from := d.events.Load()
-		streamtest.Eventually(t, time.Minute, what, func() (bool, string) {
+		streamtest.Eventually(t, what, func() (bool, string) {
 			return d.events.Load() >= from+n, fmt.Sprint(d.events.Load())
 		})
 	}
 	more("a load", 500)
 	replica.Kill() // frozen, it would find what it missed in its socket
-	pace(ctx, 4*time.Second)
+	pause.For(t.Context(), 4*time.Second)
 	master.Kill()
 	replica.Start()
 	more("events are taken by the new master", 500)
-	cancel()
-	<-driven
-	s.drained(2 * time.Minute)
+	stop()
+	s.drained()
 
 	logs := s.logs()
 	for key, numbers := range d.record.acked {
@@ -119,7 +99,7 @@ func failover(t *testing.T, bounds []string) (lost int) {
 	v.verifyEvents()
 	v.end()
 	for key, entries := range logs {
-		if charged := int64(len(entries)); len(key) > 7 && key[:7] == "c:once:" && charged > 1 {
+		if charged := int64(len(entries)); strings.HasPrefix(key, "c:once:") && charged > 1 {
 			t.Errorf("%s was asked for once and charged %d times", key, charged)
 		}
 	}
@@ -138,7 +118,7 @@ func startSentinel(t *testing.T, host, port string) (addr string) {
 		host, port))
 	c := redis.NewSentinelClient(&redis.Options{Addr: addr})
 	defer c.Close()
-	streamtest.Eventually(t, 30*time.Second, "the Sentinel knows the replica", func() (bool, string) {
+	streamtest.Eventually(t, "the Sentinel knows the replica", func() (bool, string) {
 		list, err := c.Replicas(context.Background(), "counters").Result()
 		return err == nil && len(list) == 1, fmt.Sprint(list, err)
 	})

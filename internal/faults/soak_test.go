@@ -5,8 +5,9 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -42,8 +45,22 @@ rules:
   - {name: small, match: "*", algorithm: fixed-window, windows: [{limit: 100, per: 5s}]}
 `
 
+// soak is a run of TestSoak.
+type soak struct {
+	*system
+	done    atomic.Int64 // keys that came
+	behind  atomic.Bool  // the workers are: wait with more
+	samples []sample
+}
+
+// sample is what was seen at one time.
+type sample struct {
+	keys     int64   // that had come
+	resident []int64 // bytes, of each process
+}
+
 // TestSoak counts KEYS keys that come once, by events, and as many others by
-// checks, and sees that no process grows. SOAK names the folder of its table.
+// checks, and sees that no process grows.
 func TestSoak(t *testing.T) {
 	keys := setting(t, "KEYS", 0)
 	if keys == 0 {
@@ -55,103 +72,109 @@ func TestSoak(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("resident memory is read from /proc")
 	}
-	dir := os.Getenv("SOAK")
-	if dir == "" {
-		dir = t.TempDir()
+	streamtest.Build(t) // without the limit
+	for name, value := range map[string]string{"GOMEMLIMIT": fmt.Sprint(soakLimit), "STREAMCOUNTER_RETENTION": "1m",
+		"STREAMCOUNTER_CHECK_TIMEOUT": "5s"} {
+		t.Setenv(name, value) // for the processes that are started from here on
 	}
-	testkit.Must(t, os.MkdirAll(dir, 0o755))
-	s := newSoak(t)
+	own := streamtest.OwnRedis(t)
+	s := &soak{system: &system{t: t, nats: streamtest.OwnNATS(t), keys: newKeys(t)}}
+	s.admin = streamtest.Connect(t, own.Addr())
+	s.start(soakRules, own.URL(), own.URL(), own.URL())
 	ctx, cancel := context.WithCancel(t.Context())
 	var watching sync.WaitGroup
 	watching.Go(func() { s.watch(ctx) })
 	s.drive(keys)
-	streamtest.Eventually(t, 2*time.Minute, "everything is counted and published", s.idle)
+	s.drained()
 	cancel()
 	watching.Wait()
 
-	counted := s.metric("streamcounter_events_folded_total") + s.metric("streamcounter_events_late_total")
-	if counted != float64(keys) {
-		t.Errorf("%.0f events counted of %d", counted, keys)
-	}
-	published := s.metric("streamcounter_transitions_total")
-	if published == 0 {
+	alerts, err := s.jetStream().Stream(t.Context(), "SC_ALERTS")
+	testkit.Must(t, err)
+	if alerts.CachedInfo().State.LastSeq == 0 {
 		t.Error("no transitions: the soak proves less than it says")
 	}
-	t.Logf("%d keys by events, %d by checks, %.0f transitions published, %s", keys, keys, published,
-		s.rows[len(s.rows)-1].at.Round(time.Second))
-	if err := s.rows.write(filepath.Join(dir, "soak.csv"), s.names()); err != nil {
-		t.Error(err)
-	}
-	t.Logf("table: %s", filepath.Join(dir, "soak.csv"))
-	for i, name := range s.names() {
-		first, last, most := s.rows.thirds(i, 2*keys)
-		t.Logf("%-8s MiB resident: %4d in the first third, %4d in the last, %4d at most; %+.1f bytes a key", name,
-			first>>20, last>>20, most>>20, s.rows.slope(i))
-		if last-first > soakGrowth {
-			t.Errorf("%s grew by %d MiB from the first third to the last, %d are allowed", name, (last-first)>>20,
-				soakGrowth>>20)
-		}
-		if most > soakLimit+soakMargin {
-			t.Errorf("%s held %d MiB, GOMEMLIMIT is %d", name, most>>20, soakLimit>>20)
+	for i, p := range s.parts() {
+		first, last, most := s.thirds(i, int64(2*keys))
+		t.Logf("%d %s: MiB resident: %d in the first third, %d in the last, %d at most", i, p.args[0], first>>20,
+			last>>20, most>>20)
+		if last-first > soakGrowth || most > soakLimit+soakMargin {
+			t.Errorf("%s grew by %d MiB to %d MiB; %d and %d are allowed", p.args[0], (last-first)>>20, most>>20,
+				soakGrowth>>20, (soakLimit+soakMargin)>>20)
 		}
 	}
 }
 
-// soak is the program's processes, and what they are given.
-type soak struct {
-	t      *testing.T
-	redis  *redis.Client
-	keys   *stream.Keys
-	base   string   // of the server's HTTP
-	admin  []string // of each worker's
-	parts  []*part  // the server, then the workers
-	done   atomic.Int64
-	behind atomic.Bool // the workers are: wait with more
-	rows   soakRows
+// watch takes a sample each second until ctx ends, and holds the driver up while the
+// workers are behind.
+func (s *soak) watch(ctx context.Context) {
+	for pause.For(ctx, time.Second) {
+		now := sample{keys: s.done.Load()}
+		for _, p := range s.parts() {
+			n, err := resident(p)
+			testkit.Must(s.t, err)
+			now.resident = append(now.resident, n)
+		}
+		s.samples = append(s.samples, now)
+		backlogs, err := eventlog.Backlogs(ctx, s.admin, s.keys)
+		if err != nil && ctx.Err() == nil {
+			s.t.Error(err)
+		}
+		behind := false
+		for _, b := range backlogs {
+			behind = behind || b.Oldest > 2*time.Second
+		}
+		s.behind.Store(behind)
+	}
 }
 
-func newSoak(t *testing.T) *soak {
-	s := &soak{t: t}
-	own, nats, program := streamtest.OwnRedis(t), streamtest.OwnNATS(t), streamtest.Build(t)
-	s.redis = streamtest.Connect(t, own.Addr())
-	s.keys = newKeys(t)
-	file := testkit.WriteFile(t, "rules.yml", soakRules)
-	t.Setenv("GOMEMLIMIT", fmt.Sprint(soakLimit)) // for those that are started from here on
-	common := []string{"--redis", own.URL(), "--rules", file, "--partitions", "4", "--retention", "1m", "--log-level",
-		"warn"}
-	port := testkit.FreeAddr(t)
-	s.base = "http://" + port
-	s.parts = append(s.parts, newPart(t, program, append([]string{"serve", "--http", port, "--grpc", "",
-		"--check-timeout", "5s"}, common...)...))
-	for range 2 {
-		port := testkit.FreeAddr(t)
-		s.admin = append(s.admin, "http://"+port)
-		s.parts = append(s.parts, newPart(t, program, append([]string{"work", "--nats", nats.URL(), "--http", port},
-			common...)...))
+// resident reads how much memory a process has (VmRSS), in bytes.
+func resident(p *part) (int64, error) {
+	p.mu.Lock()
+	pid := p.cmd.Process.Pid
+	p.mu.Unlock()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
 	}
-	for _, p := range s.parts {
-		p.start()
+	_, rest, _ := strings.Cut(string(text), "VmRSS:")
+	kB, _, found := strings.Cut(rest, " kB")
+	if !found {
+		return 0, fmt.Errorf("process %d has no VmRSS: has it ended?", pid)
 	}
-	for _, base := range append([]string{s.base}, s.admin...) {
-		awaitReady(t, base)
-	}
-	return s
+	n, err := strconv.ParseInt(strings.TrimSpace(kB), 10, 64)
+	return n << 10, err
 }
 
-func (s *soak) names() []string { return []string{"serve", "work 1", "work 2"} }
+// thirds returns the median memory of process i while the first and the last third of the
+// keys came, and the most that it ever had.
+func (s *soak) thirds(i int, keys int64) (first, last, most int64) {
+	var begin, end []int64
+	for _, one := range s.samples {
+		n := one.resident[i]
+		if one.keys <= keys/3 {
+			begin = append(begin, n)
+		}
+		if one.keys >= keys-keys/3 {
+			end = append(end, n)
+		}
+		most = max(most, n)
+	}
+	slices.Sort(begin)
+	slices.Sort(end)
+	return begin[len(begin)/2], end[len(end)/2], most
+}
 
 const soakStep = 1000 // keys of events that are appended at a time, and as many are checked
 
 // drive appends and asks, in step, until all keys were there.
 func (s *soak) drive(keys uint64) {
-	steps := make(chan uint64)
+	s.producer = func() redis.UniversalClient { return s.admin }
+	d, steps := &driver{s: s.system}, make(chan uint64)
 	var load sync.WaitGroup
 	for range 4 {
 		load.Go(func() {
-			log, err := stream.NewLog(s.redis, s.keys, time.Minute)
-			if err != nil {
-				s.t.Error(err)
-			}
+			log := d.log()
 			for from := range steps {
 				n := min(soakStep, keys-from)
 				s.append(log, from, n)
@@ -161,7 +184,7 @@ func (s *soak) drive(keys uint64) {
 		})
 	}
 	for from := uint64(0); from < keys && !s.t.Failed(); from += soakStep {
-		for s.behind.Load() && pace(s.t.Context(), 10*time.Millisecond) {
+		for s.behind.Load() && pause.For(s.t.Context(), 10*time.Millisecond) {
 		}
 		steps <- from
 	}
@@ -200,16 +223,18 @@ func (s *soak) append(log *stream.Log, from, n uint64) {
 
 func (s *soak) ask(from, n uint64) {
 	for ; n > 0 && !s.t.Failed(); from, n = from+min(n, 100), n-min(n, 100) {
-		var checks []string
-		for i := range min(n, 100) {
-			key, cost := soakKey("check", from+i)
-			checks = append(checks, fmt.Sprintf(`{"key":%q,"cost":%d}`, key, cost))
+		checks := make([]check, min(n, 100))
+		for i := range checks {
+			checks[i].key, checks[i].cost = soakKey("check", from+uint64(i))
 		}
-		body := `{"each":true,"checks":[` + strings.Join(checks, ",") + `]}`
-		answer, err := s.fetch(http.NewRequest(http.MethodPost, s.base+"/v1/check", strings.NewReader(body)))
-		if got := strings.Count(answer, `"allowed":true`); err != nil || got != int(min(n, 100)) ||
-			strings.Count(answer, `"source":"redis"`) != got {
-			s.t.Errorf("checks of %d keys from %d on: %v, %d allowed: %.300s", min(n, 100), from, err, got, answer)
+		answers, err := s.severalByHTTP(http.DefaultClient, true)(checks)
+		for _, a := range answers {
+			if a != granted {
+				err = fmt.Errorf("the answers are %v", answers)
+			}
+		}
+		if err != nil {
+			s.t.Errorf("checks of %d keys from %d on: %v", len(checks), from, err)
 		}
 	}
 }

@@ -2,10 +2,13 @@ package faults
 
 import (
 	"bytes"
+	"context"
+	"crypto/rand"
 	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -57,11 +60,7 @@ rules:
     hold: 0s
     on_error: deny
   - name: units
-    match: "t:*"
-    windows: [{limit: %[2]d, per: %[3]s}, {limit: 1000000000, per: 24h}]
-    hold: 0s
-  - name: over
-    match: "to:*"
+    match: "t*:*"
     windows: [{limit: %[2]d, per: %[3]s}, {limit: 1000000000, per: 24h}]
     hold: 0s
   - name: slots
@@ -105,39 +104,36 @@ func newSystem(t testing.TB, workers int) *system {
 	s.redis, s.clock = streamtest.OwnRedisWithClock(t, "--appendonly", "yes", "--appendfsync", "always")
 	s.admin = streamtest.Connect(t, s.redis.Addr())
 	s.keys = newKeys(t)
-	s.file = testkit.WriteFile(t, "rules.yml", rulesIn(0))
-	program := streamtest.Build(t)
 	s.toAsk, s.toAdd = streamtest.NewProxy(t, s.redis.Addr()), streamtest.NewProxy(t, s.redis.Addr())
 	s.producer = func() redis.UniversalClient { return streamtest.Connect(t, s.toAdd.Addr) }
-	common := []string{"--rules", s.file, "--partitions", "4", "--log-level", "info"}
-	port := testkit.FreeAddr(t)
-	s.base, s.grpc = "http://"+port, testkit.FreeAddr(t)
-	s.serve = newPart(t, program, append([]string{"serve", "--redis", "redis://" + s.toAsk.Addr, "--http", port,
-		"--grpc", s.grpc}, common...)...)
+	urls := []string{"redis://" + s.toAsk.Addr}
 	for range workers {
 		p := streamtest.NewProxy(t, s.redis.Addr())
-		s.toWork = append(s.toWork, p)
-		s.work = append(s.work, newPart(t, program, append([]string{"work", "--redis", "redis://" + p.Addr, "--nats",
-			s.nats.URL(), "--http", "127.0.0.1:0", "--min-idle", "1s", "--batch", "200"}, common...)...))
+		s.toWork, urls = append(s.toWork, p), append(urls, "redis://"+p.Addr)
 	}
-	s.start()
+	s.start(rulesIn(0), urls...)
 	return s
 }
 
-// start starts the program's processes and waits for the server.
-func (s *system) start() {
+// start starts the program's processes, each with its URL of Redis: the server, and then the workers. It waits for the
+// server.
+func (s *system) start(rules string, urls ...string) {
 	s.t.Helper()
-	for _, p := range append([]*part{s.serve}, s.work...) {
+	s.file = testkit.WriteFile(s.t, "rules.yml", rules)
+	program, port := streamtest.Build(s.t), testkit.FreeAddr(s.t)
+	s.base, s.grpc = "http://"+port, testkit.FreeAddr(s.t)
+	common := []string{"--rules", s.file, "--partitions", "4"}
+	s.serve = newPart(s.t, program, append([]string{"serve", "--redis", urls[0], "--http", port, "--grpc", s.grpc},
+		common...)...)
+	for _, url := range urls[1:] {
+		s.work = append(s.work, newPart(s.t, program, append([]string{"work", "--redis", url, "--nats", s.nats.URL(),
+			"--http", "127.0.0.1:0", "--min-idle", "1s", "--batch", "200"}, common...)...))
+	}
+	for _, p := range s.parts() {
 		p.start()
 	}
-	awaitReady(s.t, s.base)
-}
-
-// awaitReady waits until a process says that it is ready.
-func awaitReady(t testing.TB, base string) {
-	t.Helper()
-	streamtest.Eventually(t, time.Minute, base+" is ready", func() (bool, string) {
-		resp, err := http.Get(base + "/readyz")
+	streamtest.Eventually(s.t, "the server is ready", func() (bool, string) {
+		resp, err := http.Get(s.base + "/readyz")
 		if err != nil {
 			return false, err.Error()
 		}
@@ -145,6 +141,8 @@ func awaitReady(t testing.TB, base string) {
 		return resp.StatusCode == http.StatusOK, resp.Status
 	})
 }
+
+func (s *system) parts() []*part { return append([]*part{s.serve}, s.work...) }
 
 // part is one process of the program, started again whenever it is to run.
 type part struct {
@@ -167,24 +165,12 @@ func newPart(t testing.TB, program string, args ...string) *part {
 		if t.Failed() {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			t.Logf("what %s said: %s", args[0], keep(t, args[0], p.output.Bytes()))
+			// A temporary file, and not one of t.TempDir: it outlives the test.
+			path := filepath.Join(os.TempDir(), "streamcounter-faults-"+args[0]+"-"+rand.Text()+".log")
+			t.Logf("what %s said: %s, %v", args[0], path, os.WriteFile(path, p.output.Bytes(), 0o600))
 		}
 	})
 	return p
-}
-
-// keep writes a process's output where it outlives the test.
-func keep(t testing.TB, name string, output []byte) (path string) {
-	f, err := os.CreateTemp("", "streamcounter-faults-"+name+"-*.log")
-	if err != nil {
-		t.Error(err)
-		return ""
-	}
-	defer f.Close()
-	if _, err := f.Write(output); err != nil {
-		t.Error(err)
-	}
-	return f.Name()
 }
 
 func (p *part) Write(b []byte) (int, error) {
@@ -262,3 +248,13 @@ func (p *part) kill() {
 		<-done
 	}
 }
+
+// TestMain keeps go-redis quiet: that connections fail is what is done here.
+func TestMain(m *testing.M) {
+	redis.SetLogger(silent{})
+	streamtest.Main(m)
+}
+
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
@@ -60,7 +61,7 @@ func (tp *tap) read(ctx context.Context, c *redis.Client, outbox string) {
 		list, err := c.XRead(ctx, &redis.XReadArgs{Streams: []string{outbox, last}, Count: 10_000,
 			Block: time.Second}).Result()
 		if err != nil {
-			pace(ctx, 10*time.Millisecond)
+			pause.For(ctx, 10*time.Millisecond)
 			continue
 		}
 		for _, m := range list[0].Messages {

@@ -1,7 +1,9 @@
 package faults
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -10,7 +12,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
 // Keys that begin with d: and v: have rules that count different values. d: are checked and appended to, and their
@@ -67,12 +71,6 @@ func (d *driver) touches(key string, t touch) int64 {
 	return n
 }
 
-func (d *driver) noteTouch(in map[string]map[int64]bool, key string, n int64) {
-	d.record.mu.Lock()
-	defer d.record.mu.Unlock()
-	note(in, eventOf(key, n))
-}
-
 // values gives a value as it counts, and as it is spelled. Some are seen more often than others.
 func values(random *rand.Rand) (counted, spelled string) {
 	n := min(random.IntN(manyValues), random.IntN(manyValues))
@@ -82,7 +80,7 @@ func values(random *rand.Rand) (counted, spelled string) {
 // appendValues appends events once each, some of a key at once: they are counted together.
 func (d *driver) appendValues(ctx context.Context, seed uint64) {
 	client, random := d.s.producer(), rand.New(rand.NewPCG(seed, 700))
-	for n := 0; pace(ctx, 30*time.Millisecond); n++ {
+	for n := 0; pause.For(ctx, 30*time.Millisecond); n++ {
 		key := fmt.Sprintf("%c:%d:%d", "dv"[random.IntN(2)], 2*n/valuesTurn, random.IntN(valuesKeys))
 		var list []int64 // numbers
 		var answers []*redis.StringCmd
@@ -122,43 +120,39 @@ func (d *driver) appendValueLate(ctx context.Context, key string, random *rand.R
 // appended notes what Redis answered: with its ID it says when an event was.
 func (d *driver) appended(key string, number int64, id string, err error) {
 	d.record.mu.Lock()
-	defer d.record.mu.Unlock()
 	t := d.record.touched[key][number]
 	if err == nil {
-		_, err = fmt.Sscanf(id, "%d-", &t.low)
+		if _, err = fmt.Sscanf(id, "%d-", &t.low); err == nil {
+			t.high = t.low
+		}
 	}
-	if err != nil {
-		note(d.record.unknown, eventOf(key, number))
-		d.errors.Add(1)
-		return
-	}
-	t.high = t.low
-	note(d.record.acked, eventOf(key, number))
-	d.events.Add(1)
+	d.record.mu.Unlock()
+	d.noteOne(key, number, err)
 }
+
+var errUnknown = errors.New("no answer of Redis")
 
 // checkValues asks the server. It records denials too, because the log has granted checks only.
 func (d *driver) checkValues(ctx context.Context, asker asker, random *rand.Rand) {
 	ledger := d.record.ledger
-	for n := 0; pace(ctx, 15*time.Millisecond); n++ {
+	for n := 0; pause.For(ctx, 15*time.Millisecond); n++ {
 		var checks []check
 		var counted []string
 		began, epoch := time.Now().UnixMilli(), ledger.now()
-		for _, i := range random.Perm(valuesKeys)[:1+random.IntN(min(valuesKeys, asker.most()))] {
+		for _, i := range random.Perm(valuesKeys)[:1+random.IntN(min(valuesKeys, asker.most))] {
 			key := fmt.Sprintf("d:%d:%d", n/valuesTurn, i)
 			value, spelled := values(random)
 			checks = append(checks, check{key, d.touches(key, touch{value: value, check: true}), spelled})
 			counted = append(counted, value)
 		}
-		answers, err := asker.ask(ctx, checks)
+		answers, err := asker.ask(checks)
 		ended, stepped := time.Now().UnixMilli(), epoch > 0 || ledger.now() > 0
 		for i, c := range checks {
 			switch {
 			case err != nil || answers[i] == nobodyKnows:
-				d.noteTouch(d.record.unknown, c.key, c.cost)
-				d.errors.Add(1)
+				d.noteOne(c.key, c.cost, cmp.Or(err, errUnknown))
 			case answers[i] == granted:
-				d.noteTouch(d.record.acked, c.key, c.cost)
+				d.noteOne(c.key, c.cost, nil)
 				d.valued.Add(1)
 			case !stepped && len(checks) == 1: // of several, another may have been denied
 				d.record.mu.Lock()
@@ -169,39 +163,16 @@ func (d *driver) checkValues(ctx context.Context, asker asker, random *rand.Rand
 	}
 }
 
-// valuesAskers are those that send values.
-func valuesAskers(askers []asker) (list []asker) {
-	for _, a := range askers {
-		if _, envoy := a.(byGRPC); !envoy {
-			list = append(list, a)
-		}
-	}
-	return list
-}
-
 // windowOf returns the state of the key's first window of values that lasts a day, as the server gives it.
-func (s *system) windowOf(client *http.Client, key string) (valuesState, error) {
-	var got struct {
-		Windows []valuesState
-	}
-	resp, err := client.Get(s.base + "/v1/keys/" + key)
-	if err == nil {
-		err = decode(resp, &got)
-	}
+func (s *system) windowOf(client *http.Client, key string) (api.WindowState, error) {
+	var got api.KeyState
+	_, err := answerTo(context.Background(), client, "GET", s.base+"/v1/keys/"+key, "", "", &got)
 	for _, w := range got.Windows {
-		if w.Distinct != "" && w.WindowMs == dayMs {
+		if w.OfValues() && w.WindowMs == dayMs {
 			return w, err
 		}
 	}
-	return valuesState{}, fmt.Errorf("%+v has no window of values: %w", got, err)
+	return api.WindowState{}, fmt.Errorf("%+v has no window of values: %w", got, err)
 }
 
 const dayMs = 24 * 60 * 60 * 1000
-
-type valuesState struct {
-	WindowMs   int64 `json:"window_ms"`
-	Used       int64
-	NextFreeMs int64 `json:"next_free_ms"`
-	EmptyMs    int64 `json:"empty_ms"`
-	Distinct   string
-}

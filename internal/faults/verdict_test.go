@@ -18,26 +18,20 @@ type verdict struct {
 	tap    *tap
 	logs   map[string][]entry
 	alerts map[string][]api.Transition
-	broken map[string]int  // what is said → how many keys
-	told   map[string]bool // keys whose story was told
+	broken map[string]int // what is said → how many keys
 }
 
 // fail says that key breaks a promise.
 func (v *verdict) fail(key, format string, args ...any) {
 	v.t.Helper()
 	if v.broken == nil {
-		v.broken, v.told = map[string]int{}, map[string]bool{}
+		v.broken = map[string]int{}
 	}
 	if v.broken[format]++; v.broken[format] > 1 {
 		v.t.Fail()
 		return
 	}
-	story := ""
-	if !v.told[key] {
-		story = "\n" + v.story(key)
-	}
-	v.told[key] = true
-	v.t.Errorf("%s%s", fmt.Sprintf(format, args...), story)
+	v.t.Errorf("%s\n%s", fmt.Sprintf(format, args...), v.story(key))
 }
 
 // end tells how many more keys there were of each.
@@ -86,4 +80,6 @@ func (v *verdict) story(key string) string {
 }
 
 // falls tells the keys whose windows end within seconds.
-func falls(key string) bool { return limitOf(key) > 0 || formOf(key) == "b" || formOf(key) == "d" }
+func falls(key string) bool {
+	return limitOf(key) > 0 || slices.Contains([]string{"b", "d", "x"}, formOf(key))
+}

@@ -3,6 +3,7 @@ package faults
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -24,14 +25,15 @@ type entry struct{ ms, count, total int64 }
 
 // drained waits until every stored event is counted and every transition is
 // published and none is due.
-func (s *system) drained(within time.Duration) {
+func (s *system) drained() {
 	s.t.Helper()
 	ctx := context.Background()
-	streamtest.Eventually(s.t, within, "everything is counted and published", func() (bool, string) {
+	streamtest.Eventually(s.t, "everything is counted and published", func() (bool, string) {
 		backlogs, err := eventlog.Backlogs(ctx, s.admin, s.keys)
 		if err != nil {
 			return false, err.Error()
 		}
+		open, failed := s.open()
 		var unread, pending, outbox int64
 		var due []string
 		for p, b := range backlogs {
@@ -40,28 +42,14 @@ func (s *system) drained(within time.Duration) {
 			}
 			pending += b.Pending
 			n, err := s.admin.XLen(ctx, s.keys.Outbox(p)).Result()
-			if err != nil {
-				return false, err.Error()
-			}
 			outbox += n
-			// Some keys fall within seconds; those of e: and r: stand for a day.
-			members, err := s.admin.ZRange(ctx, s.keys.Due(p), 0, -1).Result()
-			if err != nil {
-				return false, err.Error()
-			}
-			for _, key := range members {
-				if falls(key) {
-					due = append(due, key)
-				}
-			}
+			members, err2 := s.admin.ZRange(ctx, s.keys.Due(p), 0, -1).Result()
+			due = append(due, slices.DeleteFunc(members, func(key string) bool { return !falls(key) })...)
+			failed = errors.Join(failed, err, err2)
 		}
-		open, err := s.open()
-		if err != nil {
-			return false, err.Error()
-		}
-		return unread+pending+outbox+int64(len(due)+len(open)) == 0,
-			fmt.Sprintf("%d partitions with unread events, %d pending, %d in the outbox, short keys at a "+
-				"level: %q, reservations that stand: %q", unread, pending, outbox, due, open)
+		return failed == nil && unread+pending+outbox+int64(len(due)+len(open)) == 0,
+			fmt.Sprintf("%d partitions with unread events, %d pending, %d in the outbox, short keys at a level: %q, "+
+				"reservations that stand: %q, error %v", unread, pending, outbox, due, open, failed)
 	})
 }
 

@@ -1,4 +1,5 @@
-// Package forwarded finds the address of a client behind proxies, for the server's extractors and for the middleware.
+// Package forwarded finds the address of a client behind proxies and judges paths, for the server's extractors and for
+// the middleware.
 package forwarded
 
 import (
@@ -6,6 +7,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -44,19 +47,50 @@ func Client(r *http.Request, trusted []netip.Prefix) (netip.Addr, error) {
 	return addr, nil
 }
 
-// Plain returns an address as it is compared and counted: an IPv4 address within IPv6 as IPv4, and without a zone.
-func Plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+// plain returns an address as it is compared and counted: an IPv4 address within IPv6 as IPv4, and without a zone.
+func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+
+// ParseNetwork reads a network or one address. Those of IPv4 within IPv6 become IPv4.
+func ParseNetwork(s string) (netip.Prefix, error) {
+	if a, err := netip.ParseAddr(s); err == nil {
+		a = plain(a)
+		return netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(s)
+	if p = api.Unmapped(p); err == nil && p.Addr().Is4In6() {
+		return p, errors.New("it has more than all IPv4 addresses within IPv6")
+	}
+	return p.Masked(), err
+}
 
 // parse reads an address with or without a port.
 func parse(s string) (netip.Addr, error) {
 	if ap, err := netip.ParseAddrPort(s); err == nil {
-		return Plain(ap.Addr()), nil
+		return plain(ap.Addr()), nil
 	}
 	a, err := netip.ParseAddr(strings.Trim(s, "[]"))
-	return Plain(a), err
+	return plain(a), err
 }
 
 // Within reports whether an address is in one of the networks, which may be of IPv4 within IPv6.
 func Within(list []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return api.Unmapped(p).Contains(a) })
+}
+
+// dotDot is a segment .. in any spelling, with parameters or without.
+var dotDot = regexp.MustCompile(`(?i)(^|[/\\]|%2f|%5c)(\.|%2e){2}([/\\;#]|%2f|%5c|%3b|$)`)
+
+// HasDotDot reports whether a path, decoded or not, has a segment that some server takes for a parent directory.
+// Clients resolve these before they send a path. Servers disagree about one that arrives.
+func HasDotDot(path string) bool { return dotDot.MatchString(path) }
+
+// parameters are the parameters of a path's segment (RFC 3986, 3.3), which many backends remove.
+var parameters = regexp.MustCompile(`;[^/]*`)
+
+// Segments returns the first n segments of a decoded path, as a server would understand it: "/a" for //a/, /./a,
+// /a;x=1 and \\a. Otherwise a limit could be avoided with another form of the path.
+func Segments(p string, n int) string {
+	p = path.Clean("/" + parameters.ReplaceAllString(strings.ReplaceAll(p, `\`, "/"), ""))
+	all := strings.Split(p[1:], "/")
+	return "/" + strings.Join(all[:min(n, len(all))], "/")
 }

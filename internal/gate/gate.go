@@ -51,6 +51,7 @@ const (
 	Over                // over the limit
 	Unavailable         // nobody decided, or a policy denies because there is no answer
 	Invalid             // it can never be admitted: its key or cost is wrong
+	Refused             // the service asks for what its rule or its token does not allow, whoever its caller is
 	Gone                // the caller left before there was an answer
 )
 
@@ -95,12 +96,15 @@ func (g Gate) Ask(ctx context.Context, key string, cost int64) Verdict {
 	a, err := v.Answer, v.Err
 	switch {
 	case a.Allowed:
-	case err == nil:
+	case err == nil, a.Source == api.SourceLocal: // a local count can come with an error for the log
 		v.Outcome = Over
 	case ctx.Err() != nil:
 		v.Outcome = Gone
 	case errors.Is(err, api.ErrBadKey), errors.Is(err, api.ErrBadCount), errors.Is(err, api.ErrCostExceedsLimit):
 		v.Outcome = Invalid
+	case api.NameOf(err) != "" && !errors.Is(err, api.ErrUnavailable) && !errors.Is(err, api.ErrOutcomeUnknown),
+		errors.Is(err, client.ErrCannotReserve):
+		v.Outcome = Refused
 	default:
 		v.Outcome = Unavailable
 	}
@@ -125,22 +129,26 @@ func (g Gate) acquire(ctx context.Context, key string, cost int64) (v Verdict) {
 	return v
 }
 
-// answer converts a throttle decision to the denial of a check.
+// answer converts a throttle decision to the denial of a check, with what the decision tells: not when a cost above 1
+// has room, and not the end of each block.
 func (g Gate) answer(d api.Transition, cost int64) api.CheckAnswer {
 	now := time.Now().UnixMilli()
 	if g.Now != nil {
 		now = g.Now()
 	}
-	ms := max(d.UntilMs-now, 1) // if it is over, its release is on the way
-	wait := time.Duration(ms) * time.Millisecond
+	a := api.CheckAnswer{Rule: d.Rule, Key: d.Key, Cost: max(cost, 1), Source: api.SourceCache,
+		Windows:      []api.WindowState{},
+		RetryAfterMs: max(d.UntilMs-now, 1)} // if it is over, its release is on the way
+	if d.IsBlock() {
+		return blocked(a, d)
+	}
+	wait := time.Duration(a.RetryAfterMs) * time.Millisecond
 	state := api.NewWindowState(d.Limit, time.Duration(d.WindowMs)*time.Millisecond, d.Used, wait, wait)
 	if d.InFlight {
 		state = state.As(api.WindowKind{InFlight: true})
 	}
-	return api.CheckAnswer{
-		Rule: d.Rule, Key: d.Key, Cost: max(cost, 1), RetryAfterMs: ms, Source: api.SourceRedis,
-		Windows: []api.WindowState{state},
-	}
+	a.Windows = append(a.Windows, state)
+	return a
 }
 
 // Header returns the headers that the caller receives with the answer. They are empty if nobody counted.

@@ -143,11 +143,9 @@ func (g *Grant) pause(err error, now time.Time, remembers bool) {
 		}
 	case retry < 0 || retry > short: // the shared count, or the memory of denials, says until when
 		g.pauseUntil = now.Add(min(max(retry, short), time.Second))
-	case retry == 0: // a shadow rule has no room
-		g.pauseUntil = now.Add(short)
 	default:
 		g.pauseUntil = now.Add(short)
-		if denyFrom > 0 {
+		if denyFrom > 0 && retry > 0 { // at 0 a shadow rule has no room
 			g.denyFrom = g.least
 		}
 	}

@@ -20,8 +20,9 @@ func (testPlan) Denies() bool                    { return true }
 // testSource grants what is asked for, and counts what was charged.
 type testSource struct {
 	testPlan
-	mu   sync.Mutex
-	used int64
+	windows []api.WindowState // of each grant
+	mu      sync.Mutex
+	used    int64
 }
 
 func (s *testSource) Plan(string, Plan) (Plan, bool) { return s.testPlan, false }
@@ -30,7 +31,7 @@ func (s *testSource) Renew(plan Plan, ask api.LeaseRequest) (api.LeaseAnswer, Pl
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.used += ask.Used
-	return api.LeaseAnswer{ID: "a", Units: ask.Want}, plan, nil
+	return api.LeaseAnswer{ID: "a", Units: ask.Want, CheckAnswer: api.CheckAnswer{Windows: s.windows}}, plan, nil
 }
 
 // leased returns a list of two keys at most, of which k has a lease.
@@ -70,6 +71,54 @@ func TestCloseChargesWhatWasUsed(t *testing.T) {
 	l.Close()
 	if s.used != 6 || l.Len() != 0 {
 		t.Errorf("%d units are charged and %d leases are left, want 6 and 0", s.used, l.Len())
+	}
+}
+
+// oneTimer is the timer of the last renewal.
+type oneTimer struct {
+	at time.Time
+	do func()
+}
+
+func (*oneTimer) Stop() bool { return true }
+
+// A lease ends within the time of two leases after the last check, whatever the rate before and however often it is
+// renewed. It does not end before, if the key is asked for ten times within the time of a lease.
+func TestALeaseOfAKeyThatNobodyAsksForEnds(t *testing.T) {
+	for _, remaining := range []int64{1000, 50, 1} { // of 1000: near the limit renewals are frequent
+		for _, perLease := range []int{10, 20, 3000} {
+			now, timer := time.Unix(1_700_000_000, 0), &oneTimer{}
+			s := &testSource{testPlan: testPlan{10 * time.Second, 20 * time.Second},
+				windows: []api.WindowState{{Limit: 1000, Remaining: remaining}}}
+			l := NewList(Config{Source: s, Keys: 2, Now: func() time.Time { return now }})
+			l.After = func(d time.Duration, do func()) Stopper { *timer = oneTimer{now.Add(d), do}; return timer }
+			step := s.lease / time.Duration(perLease)
+			advance := func() {
+				for end := now.Add(step); ; timer.do() {
+					if l.Wait(); l.Len() == 0 || timer.at.After(end) {
+						now = end
+						return
+					}
+					now = timer.at
+				}
+			}
+			for i := range 4 * perLease {
+				one := l.Ask("k", s.lease, 1, nil)
+				if one == nil && i >= HotAsks {
+					t.Fatalf("%d of 1000 remain, %d checks in a lease: it ended at check %d", remaining, perLease, i)
+				} else if one != nil {
+					one.Decide(t.Context(), 1, now, time.Time{})
+				}
+				advance()
+			}
+			last := now
+			for l.Len() > 0 && now.Sub(last) < 10*s.lease {
+				advance()
+			}
+			if idle := now.Sub(last); idle > 2*s.lease {
+				t.Errorf("%d of 1000 remain, %d checks in a lease: it ended %v later", remaining, perLease, idle)
+			}
+		}
 	}
 }
 

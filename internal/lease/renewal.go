@@ -173,20 +173,22 @@ func (l *Lease) end(g *Grant) {
 func (l *Lease) want(plan Plan, ends bool, g *Grant, n int64, now time.Time) (want, least int64) {
 	least = max(n, 1)
 	demand := l.units - l.left.Load() + l.unmet.Swap(0)
-	since, span := l.renewed, plan.LeaseTime()
-	l.renewed = now
+	passed, span := max(now.Sub(l.renewed), MinTime), plan.LeaseTime()
 	switch {
 	case g == nil: // it is new
 		demand = l.wanted
 	case n == 0:
 		least = g.least
 	}
+	if demand > 0 {
+		l.renewed = now // else the time without demand goes on
+	}
 	if ending := l.ending.Swap(false); ending || ends || span == 0 || l.of.closed.Load() {
 		return 0, least
 	}
-	rate := float64(demand) / max(now.Sub(since), MinTime).Seconds()
-	if rate < l.rate {
-		rate = (rate + l.rate) / 2
+	rate := float64(demand) / passed.Seconds()
+	if rate < l.rate { // it falls by the part of the time of a lease for which less was asked for
+		rate += (l.rate - rate) * max(1-passed.Seconds()/(renewAt*span.Seconds()), 0)
 	}
 	l.rate = rate
 	if n == 0 && rate*span.Seconds() < float64(4*least) {

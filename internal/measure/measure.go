@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -24,15 +25,14 @@ var ErrNotTold = errors.New("the server does not tell")
 // CPU is what the server's main thread, where its commands and scripts run, has used since it started. On a Cluster
 // it is the sum over the masters.
 func CPU(ctx context.Context, c redis.UniversalClient) (time.Duration, error) {
-	sum, err := Sum(ctx, c, "cpu", "used_cpu_user_main_thread", "used_cpu_sys_main_thread")
-	return time.Duration(sum * float64(time.Second)), err
+	total, err := sum(ctx, c, "cpu", "used_cpu_user_main_thread", "used_cpu_sys_main_thread")
+	return time.Duration(total * float64(time.Second)), err
 }
 
-// Memory is what the server has allocated (used_memory), in bytes. On a Cluster
-// it is the sum over the masters.
+// Memory is what the server has allocated (used_memory), in bytes. On a Cluster it is the sum over the masters.
 func Memory(ctx context.Context, c redis.UniversalClient) (int64, error) {
-	sum, err := Sum(ctx, c, "memory", "used_memory")
-	return int64(sum), err
+	total, err := sum(ctx, c, "memory", "used_memory")
+	return int64(total), err
 }
 
 // Used returns by how much a figure grew while do ran. It is NaN if the server does not tell the figure. The second
@@ -62,17 +62,19 @@ func Known(x float64) *float64 {
 	return &x
 }
 
-// Sum adds up fields of a section of INFO, on a Cluster over the masters. The error is ErrNotTold if the server has
+// sum adds up fields of a section of INFO, on a Cluster over the masters. The error is ErrNotTold if the server has
 // no such field.
-func Sum(ctx context.Context, c redis.UniversalClient, section string, fields ...string) (float64, error) {
-	sums := make(chan float64, 1)
-	sums <- 0
+func sum(ctx context.Context, c redis.UniversalClient, section string, fields ...string) (float64, error) {
+	var mu sync.Mutex
+	var total float64
 	err := eachMaster(ctx, c, func(ctx context.Context, node redis.UniversalClient) error {
 		n, err := info(ctx, node, section, fields)
-		sums <- <-sums + n
+		mu.Lock()
+		defer mu.Unlock()
+		total += n
 		return err
 	})
-	return <-sums, err
+	return total, err
 }
 
 func info(ctx context.Context, c redis.Cmdable, section string, fields []string) (float64, error) {

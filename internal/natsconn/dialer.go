@@ -27,7 +27,7 @@ type dialer struct {
 }
 
 func newDialer(c Config) (*dialer, error) {
-	list, err := servers(c.URL)
+	list, err := Servers(c.URL)
 	if err != nil {
 		return nil, err
 	}

@@ -8,9 +8,9 @@ import (
 	"cmp"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -82,8 +82,11 @@ func Connect(c Config, more ...nats.Option) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// servers returns the URLs of a list of servers.
-func servers(list string) ([]*url.URL, error) {
+// errURL quotes nothing of the URL, which can contain a password.
+var errURL = errors.New("expected nats://HOST:PORT or tls://HOST:PORT")
+
+// Servers returns the URLs of a list of servers. Its error quotes nothing of the list.
+func Servers(list string) ([]*url.URL, error) {
 	var out []*url.URL
 	for one := range strings.SplitSeq(list, ",") {
 		one = strings.TrimSpace(one)
@@ -91,21 +94,20 @@ func servers(list string) ([]*url.URL, error) {
 			one = "nats://" + one
 		}
 		u, err := url.Parse(one)
-		if err != nil {
-			return nil, err // the caller shows nothing of it: see redact.Error
-		}
-		if u.Scheme != "nats" && u.Scheme != "tls" {
-			switch u.Scheme {
-			case "http", "https", "ws", "wss", "redis", "rediss":
-				return nil, fmt.Errorf("the scheme of a NATS URL is %q, expected nats or tls", u.Scheme)
-			}
-			// A password can be before "://" by mistake.
-			return nil, errors.New("the scheme of a NATS URL is unknown, expected nats or tls")
-		}
-		if u.Host == "" {
-			return nil, errors.New("a NATS URL has no host")
+		if err != nil || u.Scheme != "nats" && u.Scheme != "tls" || !isAddress(u) {
+			return nil, errURL
 		}
 		out = append(out, u)
 	}
 	return out, nil
+}
+
+// isAddress reports whether a URL has only a user, a host and a port. A part of a password that is not escaped looks
+// like a host, a path, a query or a fragment.
+func isAddress(u *url.URL) bool {
+	port, err := strconv.ParseUint(cmp.Or(u.Port(), "4222"), 10, 16)
+	host := u.Hostname()
+	return err == nil && port > 0 && host != "" && !strings.ContainsAny(host, "; ") &&
+		(u.Host[0] == '[' || !strings.Contains(host, ":")) &&
+		strings.Trim(u.Path, "/") == "" && u.RawQuery == "" && u.Fragment == ""
 }

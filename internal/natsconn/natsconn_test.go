@@ -10,6 +10,7 @@ import (
 	"net"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,20 +25,17 @@ import (
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
 
-// logged is a log of JSON lines.
-type logged struct{ testkit.Log }
-
-// until waits until the log contains a text the given number of times.
-func (l *logged) until(t *testing.T, text string, times int) {
+// await waits until the log contains a text the given number of times.
+func await(t *testing.T, log *testkit.Log, text string, times int) {
 	t.Helper()
-	streamtest.Eventually(t, 20*time.Second, "the log says "+text, func() (bool, string) {
-		return strings.Count(l.String(), text) >= times, l.String()
+	streamtest.Eventually(t, "the log says "+text, func() (bool, string) {
+		return strings.Count(log.String(), text) >= times, log.String()
 	})
 }
 
-func connect(t *testing.T, url string, options ...nats.Option) (*nats.Conn, *natsconn.Status, *logged) {
+func connect(t *testing.T, url string, options ...nats.Option) (*nats.Conn, *natsconn.Status, *testkit.Log) {
 	t.Helper()
-	log, status := &logged{}, &natsconn.Status{OnClosed: func(err error) { t.Errorf("closed: %v", err) }}
+	log, status := &testkit.Log{}, &natsconn.Status{OnClosed: func(err error) { t.Errorf("closed: %v", err) }}
 	nc, err := natsconn.Connect(natsconn.Config{URL: url, Wait: true, Status: status,
 		Log: slog.New(slog.NewJSONHandler(log, nil))}, options...)
 	testkit.Must(t, err)
@@ -47,7 +45,7 @@ func connect(t *testing.T, url string, options ...nats.Option) (*nats.Conn, *nat
 
 func awaitConnected(t *testing.T, s *natsconn.Status, want bool) {
 	t.Helper()
-	streamtest.Eventually(t, 20*time.Second, fmt.Sprint("connected is ", want), func() (bool, string) {
+	streamtest.Eventually(t, fmt.Sprint("connected is ", want), func() (bool, string) {
 		return s.Connected() == want, ""
 	})
 }
@@ -69,12 +67,12 @@ func TestTheConnectionComesBackAfterAWrongPassword(t *testing.T) {
 	stop()
 	awaitConnected(t, status, false)
 	_, stop = startServer(t, server.Options{Port: port, Username: "u", Password: "another"})
-	log.until(t, `"NATS reports an error"`, 3) // the library gives up at the second
+	await(t, log, `"NATS reports an error"`, 3) // the library gives up at the second
 	stop()
 	startServer(t, server.Options{Port: port, Username: "u", Password: "right-one"})
 	awaitConnected(t, status, true)
 	testkit.Must(t, nc.Publish("a", []byte("x")))
-	if _, err := heard.NextMsg(10 * time.Second); err != nil {
+	if _, err := heard.NextMsg(time.Minute); err != nil {
 		t.Error(err)
 	}
 	if strings.Contains(log.String(), "right-one") {
@@ -82,51 +80,36 @@ func TestTheConnectionComesBackAfterAWrongPassword(t *testing.T) {
 	}
 }
 
-// broken is a server that accepts a client, sends it what the test chooses, and serves the next client as NATS does.
-type broken struct {
-	url  string
-	sent chan error // the result of the send; one for the first client
-}
-
 const helloText = `INFO {"server_id":"x","version":"2.12.0","max_payload":1048576,"headers":true}` + "\r\n"
 
-func newBroken(t *testing.T, send func(w *bufio.Writer) error) *broken {
+// newBroken runs a server that accepts a client, sends it what the test chooses, and serves the next client as NATS
+// does. sent is closed after the first send.
+func newBroken(t *testing.T, send func(w *bufio.Writer) error) (url string, sent <-chan struct{}) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	testkit.Must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
-	b := &broken{url: fmt.Sprintf("nats://u:s3cret@%s", l.Addr()), sent: make(chan error, 1)}
+	var first sync.Once
+	done := make(chan struct{})
 	go func() {
-		for first := true; ; first = false {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go b.serve(t, c, first, send)
+		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+			go func() {
+				t.Cleanup(func() { _ = c.Close() })
+				fmt.Fprint(c, helloText)
+				for lines := bufio.NewScanner(c); lines.Scan(); {
+					if lines.Text() == "PING" {
+						fmt.Fprint(c, "PONG\r\n")
+						first.Do(func() {
+							w := bufio.NewWriterSize(c, 1<<20)
+							_, _ = send(w), w.Flush()
+							close(done)
+						})
+					}
+				}
+			}()
 		}
 	}()
-	return b
-}
-
-func (b *broken) serve(t *testing.T, c net.Conn, first bool, send func(*bufio.Writer) error) {
-	t.Cleanup(func() { _ = c.Close() })
-	fmt.Fprint(c, helloText)
-	lines := bufio.NewScanner(c)
-	for lines.Scan() {
-		if lines.Text() != "PING" {
-			continue
-		}
-		fmt.Fprint(c, "PONG\r\n")
-		if first {
-			w := bufio.NewWriterSize(c, 1<<20)
-			err := send(w)
-			if err == nil {
-				err = w.Flush()
-			}
-			b.sent <- err
-			first = false
-		}
-	}
+	return fmt.Sprintf("nats://u:s3cret@%s", l.Addr()), done
 }
 
 func repeat(text string) func(*bufio.Writer) error {
@@ -168,12 +151,17 @@ func TestABrokenServer(t *testing.T) {
 		{once("HTTP/1.1 400 Bad\r\n"), "it says HTTP/1.1 400 Bad"},
 	} {
 		t.Run(c.says, func(t *testing.T) {
-			b := newBroken(t, c.send)
-			nc, status, log := connect(t, b.url)
+			t.Parallel()
+			url, sent := newBroken(t, c.send)
+			nc, status, log := connect(t, url)
 			_, err := nc.SubscribeSync("a")
 			testkit.Must(t, err)
-			<-b.sent
-			log.until(t, "NATS is connected again", 1)
+			select {
+			case <-sent:
+			case <-time.After(time.Minute):
+				t.Fatal("no server has sent it")
+			}
+			await(t, log, "NATS is connected again", 1)
 			awaitConnected(t, status, true)
 			checkLog(t, log, c.says)
 		})
@@ -190,7 +178,7 @@ func TestServersThatAServerNames(t *testing.T) {
 		}
 		list, err := json.Marshal(urls)
 		testkit.Must(t, err)
-		b := newBroken(t, func(w *bufio.Writer) error {
+		url, _ := newBroken(t, func(w *bufio.Writer) error {
 			_, err := fmt.Fprintf(w, "INFO {\"connect_urls\":%s}\r\n", list)
 			for err == nil { // again and again, because the first can come before the subscription
 				if _, err = w.WriteString("MSG a 1 2\r\nhi\r\n"); err == nil {
@@ -200,10 +188,10 @@ func TestServersThatAServerNames(t *testing.T) {
 			}
 			return err
 		})
-		nc, _, _ := connect(t, b.url)
+		nc, _, _ := connect(t, url)
 		heard, err := nc.SubscribeSync("a")
 		testkit.Must(t, err)
-		_, err = heard.NextMsg(10 * time.Second)
+		_, err = heard.NextMsg(time.Minute)
 		testkit.Must(t, err)
 		if found := len(nc.DiscoveredServers()); found != n && n < 10 || found != 0 && n > 10 {
 			t.Errorf("%d of %d servers are taken", found, n)
@@ -212,7 +200,7 @@ func TestServersThatAServerNames(t *testing.T) {
 }
 
 // checkLog checks for a text in JSON lines of a bounded length, without any secret.
-func checkLog(t *testing.T, log *logged, says string) {
+func checkLog(t *testing.T, log *testkit.Log, says string) {
 	t.Helper()
 	text := log.String()
 	if !strings.Contains(text, says) || strings.Contains(text, "s3cret") {
@@ -230,7 +218,7 @@ func checkLog(t *testing.T, log *logged, says string) {
 func TestRefusalsWithoutAPause(t *testing.T) {
 	const refusals = 100_000
 	one := "-ERR 'Permissions Violation for Publish to \"" + strings.Repeat("s", 1000) + "\"'\r\n"
-	b := newBroken(t, func(w *bufio.Writer) error {
+	url, _ := newBroken(t, func(w *bufio.Writer) error {
 		for range refusals {
 			if _, err := w.WriteString(one); err != nil {
 				return err
@@ -240,15 +228,15 @@ func TestRefusalsWithoutAPause(t *testing.T) {
 		return err
 	})
 	var passed atomic.Int64
-	log := &logged{}
+	log := &testkit.Log{}
 	report := natsconn.ErrorHandler(slog.New(slog.NewJSONHandler(log, nil)))
-	nc, status, _ := connect(t, b.url, nats.ErrorHandler(func(nc *nats.Conn, s *nats.Subscription, err error) {
+	nc, status, _ := connect(t, url, nats.ErrorHandler(func(nc *nats.Conn, s *nats.Subscription, err error) {
 		passed.Add(1)
 		report(nc, s, err)
 	}))
 	heard, err := nc.SubscribeSync("a")
 	testkit.Must(t, err)
-	if m, err := heard.NextMsg(30 * time.Second); err != nil || string(m.Data) != "hi" {
+	if m, err := heard.NextMsg(time.Minute); err != nil || string(m.Data) != "hi" {
 		t.Fatalf("%v, %v", m, err)
 	}
 	runtime.GC()
@@ -302,7 +290,7 @@ func TestMessagesArrive(t *testing.T) {
 				testkit.Must(t, nc.PublishMsg(m))
 			}
 			for i, size := range sizes {
-				m, err := heard.NextMsg(10 * time.Second)
+				m, err := heard.NextMsg(time.Minute)
 				testkit.Must(t, err)
 				if len(m.Data) != size || m.Reply != "r" || i%2 == 1 && m.Header.Get("H") != strings.Repeat("v", i) {
 					t.Errorf("message %d has %d bytes, %v; expected %d", i, len(m.Data), m.Header, size)
@@ -313,13 +301,17 @@ func TestMessagesArrive(t *testing.T) {
 }
 
 func TestURLs(t *testing.T) {
-	for url, want := range map[string]string{
-		"http://127.0.0.1": `the scheme of a NATS URL is "http", expected nats or tls`,
-		"ws://127.0.0.1":   `the scheme of a NATS URL is "ws", expected nats or tls`,
-		"nats://":          "a NATS URL has no host",
-	} {
-		if _, err := natsconn.Connect(natsconn.Config{URL: url}); err == nil || err.Error() != want {
-			t.Errorf("%s: %v, want %s", url, err, want)
+	for _, url := range []string{"", "http://127.0.0.1", "ws://127.0.0.1", "nats://", ":4222", "a,", "a:b", "a:65536",
+		"nats://a b", "a%zz", "nats://SECRET/x@a:1", "SECRET#x@a", "tls://SECRET?x@a", "::1",
+		"nats://::1:23050", "a:1;b:2", "nats:/127.0.0.1:1", "a:0"} {
+		if _, err := natsconn.Connect(natsconn.Config{URL: url}); err == nil ||
+			err.Error() != "expected nats://HOST:PORT or tls://HOST:PORT" {
+			t.Errorf("%q: %v", url, err)
+		}
+	}
+	for _, url := range []string{"a", "a:1, nats://b/", "nats://u:p%2F@a:1,tls://[::1]:2", "NATS://TOKEN@a"} {
+		if list, err := natsconn.Servers(url); err != nil || len(list) != 1+strings.Count(url, ",") {
+			t.Errorf("%q: %v, %v", url, list, err)
 		}
 	}
 }

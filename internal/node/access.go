@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"os"
 	"os/signal"
 	"sync"
@@ -50,48 +51,32 @@ func (n *node) openAccess(context.Context) (err error) {
 func (n *node) guarded() bool { return n.tokens != nil || n.config.Access.ClientCA != "" }
 
 // followFiles reloads tokens, certificates, extractors and sinks when their files
-// change, and on SIGHUP.
+// change, and on SIGHUP. It logs again and again what is refused of them and of the rules.
 func (n *node) followFiles(ctx context.Context, running *sync.WaitGroup) {
 	reloads := promauto.With(n.registry).NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_file_reloads_total",
 		Help: "Attempts to reload a file, by what it has (tokens, certificates, extractors, sinks) and outcome."},
 		[]string{"file", "outcome"})
-	n.registry.MustRegister(refusals(n.fresh))
+	refused := promauto.With(n.registry).NewGaugeVec(prometheus.GaugeOpts{Name: "streamcounter_file_refused",
+		Help: "1 while the last read of a file is refused and the previous version stays in force."}, []string{"file"})
 	for name, f := range n.fresh {
 		ok, failed := reloads.WithLabelValues(name, "ok"), reloads.WithLabelValues(name, "error")
+		isRefused := refused.WithLabelValues(name)
 		f.OnReload(func(err error) {
 			if err != nil {
 				failed.Inc()
+				isRefused.Set(1)
 			} else {
 				ok.Inc()
+				isRefused.Set(0)
 			}
 		})
 		follow(ctx, running, f)
 	}
-}
-
-// isRefused is the value of a gauge: 1 if the last read was refused.
-func isRefused(f fresh) float64 {
-	if f.Refused() != nil {
-		return 1
+	followed := maps.Clone(n.fresh)
+	if n.rules != nil { // sinks have none
+		followed["rules"] = n.rules
 	}
-	return 0
-}
-
-// refusals is a gauge over everything that follows files.
-type refusals map[string]fresh
-
-var refusedDesc = prometheus.NewDesc("streamcounter_file_refused",
-	"1 while the last read of a file is refused and the previous version stays in force.",
-	[]string{"file"}, nil)
-
-// Describe implements prometheus.Collector.
-func (r refusals) Describe(to chan<- *prometheus.Desc) { to <- refusedDesc }
-
-// Collect implements prometheus.Collector.
-func (r refusals) Collect(to chan<- prometheus.Metric) {
-	for name, f := range r {
-		to <- prometheus.MustNewConstMetric(refusedDesc, prometheus.GaugeValue, isRefused(f), name)
-	}
+	running.Go(func() { repeatRefusals(ctx, n.log, followed) })
 }
 
 // repeatEvery is how often a refusal is logged again, as long as it lasts.

@@ -5,17 +5,26 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"os/signal"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/streamcounter/streamcounter/internal/reload"
 )
 
-// While a file is refused, this is logged again and again. When the file is accepted, it is not logged any more.
+// While a file is refused, this is logged again and again, by every process that follows files. When the file is
+// accepted, it is not logged any more.
 func TestARefusalIsRepeated(t *testing.T) {
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP) // starts the runtime's goroutine of signals outside the bubble
+	defer signal.Stop(hup)
 	synctest.Test(t, func(t *testing.T) {
 		var text bytes.Buffer
 		ctx, cancel := context.WithCancel(t.Context())
@@ -23,10 +32,9 @@ func TestARefusalIsRepeated(t *testing.T) {
 		take := func(err error) { _ = rules.Take(func() (int, error) { return 2, err }) }
 		take(errors.New("no unit"))
 		var running sync.WaitGroup
-		running.Go(func() {
-			repeatRefusals(ctx, slog.New(slog.NewTextHandler(&text, nil)),
-				map[string]fresh{"limits": pushedFresh{rules}})
-		})
+		n := &node{log: slog.New(slog.NewTextHandler(&text, nil)), registry: prometheus.NewRegistry(),
+			fresh: map[string]fresh{"limits": pushedFresh{rules}}}
+		n.followFiles(ctx, &running)
 		want := func(n int) {
 			t.Helper()
 			time.Sleep(3*repeatEvery + time.Second)

@@ -1,12 +1,15 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
+	"regexp"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -15,6 +18,7 @@ import (
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/internal/page"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 )
 
 // httpServer is the HTTP interface at --http.
@@ -42,12 +46,35 @@ func httpServerOf(n *node, router *httpapi.Router, tls *tls.Config) server {
 		BaseContext:       func(net.Listener) context.Context { return httpapi.WithLog(context.Background(), n.log) },
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 60 * time.Second,
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
-		ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelWarn),
+		ErrorLog: log.New(&errorLog{log: n.log}, "", 0),
 	}}
 	if n.feed != nil {
 		s.RegisterOnShutdown(n.feed.Stop) // its open streams would delay a clean stop
 	}
 	return s
+}
+
+// errorLog logs each panic, and else the first line of each kind: anybody can fail a handshake as often as he likes.
+type errorLog struct {
+	log  *slog.Logger
+	seen access.Refusals
+}
+
+// varies is what differs within a kind: addresses, times, lists, and names from a caller's certificate (in brackets).
+var varies = regexp.MustCompile(`(?s)\(.*|\[[^]]*]|\S*\d\S*`)
+
+// panicked is the beginning of a line about a defect of ours, which is logged each time.
+var panicked = regexp.MustCompile(`^http2?: panic serving `)
+
+func (l *errorLog) Write(line []byte) (int, error) {
+	text := string(bytes.TrimSpace(line))
+	switch {
+	case panicked.MatchString(text):
+		l.log.Error(text)
+	case l.seen.First(varies.ReplaceAllString(text, "")):
+		l.log.Warn(text + "; more of the same kind are not logged")
+	}
+	return len(line), nil
 }
 
 // metricsHandler serves /metrics. If traces are sent, it uses the format of OpenMetrics, with trace ids as exemplars.
@@ -97,7 +124,7 @@ func (n *node) missing(ctx context.Context) (what string, err error) {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		if err := n.redis.Ping(ctx).Err(); err != nil {
-			return "Redis does not answer", err
+			return redisclient.Failure(err), err
 		}
 	}
 	if n.needsNATS() && !n.nats.Connected() {

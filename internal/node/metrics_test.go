@@ -14,6 +14,7 @@ import (
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/consumers"
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/natsconn"
 	"github.com/streamcounter/streamcounter/internal/settings"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -46,6 +47,7 @@ func registeredMetrics(t *testing.T) map[string]string {
 	example, err := windows.Parse("example", []byte(someRules))
 	testkit.Must(t, err)
 	n := newNode(Config{Settings: settings.New()}, windows.Fixed(example), slog.New(slog.DiscardHandler))
+	counters.New(nil, nil).ReportCorrupt(n.registry, n.log)
 	consumers.NewMetrics(n.registry)
 	check.NewMetrics(n.registry)
 	httpapi.NewMetrics(n.registry)

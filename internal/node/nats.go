@@ -19,11 +19,7 @@ import (
 // background, and transitions wait in the outbox meanwhile.
 func (n *node) openNATS(context.Context) error {
 	n.natsURL = n.config.NATS.URL
-	port, embedded, err := settings.EmbeddedPort(n.natsURL, 4222)
-	if err != nil {
-		return settings.Blame("nats", err)
-	}
-	if embedded {
+	if port, embedded := settings.EmbeddedPort(n.natsURL, 4222); embedded {
 		url, stop, err := backend.StartNATS(port, n.config.NATS.Store, n.log)
 		if err != nil {
 			return err
@@ -33,6 +29,7 @@ func (n *node) openNATS(context.Context) error {
 	}
 	n.nats = &natsconn.Status{OnClosed: func(err error) { n.natsClosed <- err }}
 	natsMetrics(n.registry, n.nats)
+	var err error
 	n.nc, err = backend.ConnectNATS(n.config.NATS, natsconn.Config{URL: n.natsURL, Name: "streamcounter", Wait: true,
 		Status: n.nats, Log: n.log}, nats.ReconnectBufSize(-1)) // without a connection, a publish fails at once
 	if err != nil {
@@ -64,7 +61,7 @@ func (n *node) openOptionalNATS(ctx context.Context) error {
 	if n.config.NATS.URL == "" {
 		return nil
 	}
-	if _, embedded, _ := settings.EmbeddedPort(n.config.NATS.URL, 0); embedded {
+	if _, embedded := settings.EmbeddedPort(n.config.NATS.URL, 0); embedded {
 		return settings.Blame("nats",
 			errors.New("expected the URL of the NATS that workers publish to; only dev embeds one"))
 	}

@@ -3,20 +3,18 @@ package node
 import (
 	"context"
 	"time"
-
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // openOverrides loads what operators have set for single keys. The process answers nothing before that, because a
 // blocked key must not pass while a process starts. If a part of a Cluster does not answer, its overrides are loaded
 // when it answers again.
 func (n *node) openOverrides(ctx context.Context) error {
-	all := n.counter.NewOverrides(n.log)
-	n.present = windows.Under(all, n.rules.Rules)
+	n.present = n.counter.Present(n.rules.Rules, n.log)
+	all := n.present().Overrides()
 	within, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	began := time.Now()
-	if err := all.Load(within); err != nil {
+	if err := all.Poll(within); err != nil {
 		n.log.Warn("some overrides cannot be loaded yet", "error", err)
 	}
 	if count := all.Len(); count > 0 {

@@ -85,7 +85,7 @@ func (n *node) waitForLimits(ctx context.Context) (bool, error) {
 func newRatelimitHTTP(n *node) server {
 	return httpServerOf(n, httpapi.NewRouter(nil,
 		httpapi.Route{Method: "GET", Path: "/healthcheck", Open: true, Serve: http.HandlerFunc(n.healthcheck)},
-		httpapi.Route{Method: "POST", Path: "/json", Open: true, Serve: n.limiter}), nil)
+		httpapi.Route{Method: "POST", Path: "/json", Serve: n.limiter}), nil)
 }
 
 // healthcheck answers the probes of Envoy Gateway's deployment. If some limits are refused while others are in force,
@@ -98,7 +98,7 @@ func (n *node) healthcheck(w http.ResponseWriter, r *http.Request) {
 	case n.config.RateLimit.NeedLimits && (limits == nil || limits.Len() == 0):
 		http.Error(w, "no limits are loaded", http.StatusInternalServerError)
 	case n.config.RateLimit.NeedRedis && n.ready(r.Context()) != nil:
-		http.Error(w, "Redis does not answer", http.StatusInternalServerError)
+		http.Error(w, "not ready: the log has the reason", http.StatusInternalServerError)
 	case none:
 		_, _ = w.Write([]byte("OK, no limits yet"))
 	case refused != nil:

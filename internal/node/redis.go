@@ -28,10 +28,7 @@ func (n *node) openRedis(ctx context.Context) error {
 		return err
 	}
 	n.keys, n.redisURL = k, n.config.Redis.URL
-	port, embedded, err := settings.EmbeddedPort(n.redisURL, 6379)
-	if err != nil {
-		return settings.Blame("redis", err)
-	}
+	port, embedded := settings.EmbeddedPort(n.redisURL, 6379)
 	if embedded {
 		addr, stop, err := backend.StartRedis(port)
 		if err != nil {
@@ -40,7 +37,8 @@ func (n *node) openRedis(ctx context.Context) error {
 		n.atStop(stop)
 		n.redisURL = "redis://" + addr
 	}
-	n.redis, n.blocking, err = backend.ConnectRedis(ctx, n.redisURL, n.config.Redis.TLS, n.keys.Partitions)
+	target := settings.Redis{URL: n.redisURL, TLS: n.config.Redis.TLS}
+	n.redis, n.blocking, err = backend.ConnectRedisToRead(ctx, target, n.keys.Partitions)
 	if err != nil {
 		return err
 	}
@@ -60,7 +58,8 @@ func (n *node) openRedis(ctx context.Context) error {
 		lookAtStart(ctx, n.redis, n.redisURL, n.log)
 	}
 	n.counter = counters.New(n.redis, n.keys)
-	n.counter.Remember = n.config.Stream.Retention
+	n.counter.Retention = n.config.Stream.Retention
+	n.counter.ReportCorrupt(n.registry, n.log)
 	return n.counter.RecordRules(ctx, n.rules.Rules())
 }
 
@@ -85,9 +84,9 @@ func (n *node) refuseOthers(ctx context.Context) error {
 }
 
 // startWithin is how long a start examines Redis.
-const startWithin = time.Second
+const startWithin = 2 * time.Second
 
-// lookAtStart logs the problems of Redis, one line each. It delays a start by a second at most, and never makes it
+// lookAtStart logs the problems of Redis, one line each. It delays a start by two seconds at most, and never makes it
 // fail.
 func lookAtStart(ctx context.Context, c redis.UniversalClient, target string, log *slog.Logger) {
 	o, err := backend.RedisOptions(target, settings.ClientFiles{})

@@ -77,7 +77,12 @@ func (n *node) followRules(ctx context.Context, running *sync.WaitGroup) {
 	}
 	promauto.With(n.registry).NewGaugeFunc(prometheus.GaugeOpts{Name: "streamcounter_rules_refused",
 		Help: "1 while the newest rules or limits are refused, all or some of them."},
-		func() float64 { return isRefused(n.rules) })
+		func() float64 {
+			if n.rules.Refused() != nil {
+				return 1
+			}
+			return 0
+		})
 	n.rules.OnReload(func(err error) {
 		refused := n.rules.Refused() // an xDS server may have some limits refused while the others are in force
 		n.envoyMetrics.Loaded(refused)

@@ -9,7 +9,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"maps"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -50,18 +49,15 @@ var (
 	Page Part = (*node).openPage
 )
 
-// The parts of each process, in the order of its start: everyPart, the parts of its Role, and lastPart.
-var (
-	everyPart = []Part{
-		(*node).openTraces, // first, as it stops last
-		(*node).openAccess, // tokens and certificates
-		(*node).listen,     // all addresses: if a port is taken, the start ends before it has changed anything
-		(*node).openRedis,  // compares prefix and partitions with those in Redis, and records the rules
-		(*node).openOverrides,
-		(*node).openActivity,
-	}
-	lastPart = []Part{(*node).openServers}
-)
+// everyPart has the parts of each process, in the order of its start. The parts of its Role follow.
+var everyPart = []Part{
+	(*node).openTraces, // first, as it stops last
+	(*node).openAccess, // tokens and certificates
+	(*node).listen,     // all addresses: if a port is taken, the start ends before it has changed anything
+	(*node).openRedis,  // compares prefix and partitions with those in Redis, and records the rules
+	(*node).openOverrides,
+	(*node).openActivity,
+}
 
 // Role holds the differences between processes: serve, work, dev and ratelimit.
 type Role struct {
@@ -106,10 +102,8 @@ func Run(ctx context.Context, c Config, r Role) error {
 		n.transports = ratelimitTransports
 	}
 	defer n.stop()
-	for _, open := range slices.Concat(everyPart, r.Parts, lastPart) {
-		if err := open(n, ctx); err != nil {
-			return err
-		}
+	if err := n.open(ctx, slices.Concat(everyPart, r.Parts)); err != nil || ctx.Err() != nil {
+		return err
 	}
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -124,9 +118,6 @@ func Run(ctx context.Context, c Config, r Role) error {
 		running.Go(func() { n.feed.Run(ctx) })
 	}
 	n.followFiles(ctx, &running)
-	followed := maps.Clone(n.fresh)
-	followed["rules"] = n.rules
-	running.Go(func() { repeatRefusals(ctx, log, followed) })
 	if came, err := n.waitForLimits(ctx); !came {
 		return err
 	}
@@ -136,6 +127,25 @@ func Run(ctx context.Context, c Config, r Role) error {
 		n.logReady()
 	}
 	return n.run(ctx)
+}
+
+// open opens the parts in this order, and then creates the servers of all addresses. It returns no error if ctx has
+// ended: a part that was stopped has not failed.
+func (n *node) open(ctx context.Context, parts []Part) error {
+	for _, open := range parts {
+		err := open(n, ctx)
+		if err != nil && ctx.Err() != nil {
+			n.log.Info("stopped during the start", "error", err)
+			return nil //nolint:nilerr // the part was stopped
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, e := range n.endpoints {
+		e.server = e.open(n)
+	}
+	return nil
 }
 
 // openRules opens the source of rules that the settings name.

@@ -52,7 +52,7 @@ var healthTransport = transport{name: "health", title: "health", about: "/health
 type endpoint struct {
 	transport
 	listener net.Listener
-	server   server // set by openServers
+	server   server // set when all parts are open
 }
 
 // listen opens the addresses of all transports, so that a taken port ends the start. Calls wait until the servers
@@ -120,14 +120,6 @@ func (n *node) mayListen(name, addr string) error {
 	}
 	n.log.Warn("no access control on "+addr+" (--open): anyone who connects can read, charge and reset",
 		"setting", name, "fix", "--tokens FILE or --tls-client-ca FILE")
-	return nil
-}
-
-// openServers creates the servers of all addresses; node.run starts them.
-func (n *node) openServers(context.Context) error {
-	for _, e := range n.endpoints {
-		e.server = e.open(n)
-	}
 	return nil
 }
 

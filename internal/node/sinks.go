@@ -10,8 +10,7 @@ import (
 )
 
 // sinksParts are the parts of a process that only delivers alerts: it needs no Redis.
-var sinksParts = []Part{(*node).openAccess, (*node).listen, (*node).openNATS, (*node).openSinks,
-	(*node).openServers}
+var sinksParts = []Part{(*node).openAccess, (*node).listen, NATS, Sinks}
 
 // RunSinks runs a process that only delivers alerts, until ctx ends. It needs no Redis.
 func RunSinks(ctx context.Context, c Config) error {
@@ -21,10 +20,8 @@ func RunSinks(ctx context.Context, c Config) error {
 	}
 	n := newNode(c, nil, log)
 	defer n.stop()
-	for _, open := range sinksParts {
-		if err := open(n, ctx); err != nil {
-			return err
-		}
+	if err := n.open(ctx, sinksParts); err != nil || ctx.Err() != nil {
+		return err
 	}
 	var running sync.WaitGroup
 	defer running.Wait()

@@ -32,7 +32,7 @@ const (
 	scanStep     = 1000
 )
 
-// All has all overrides of a prefix in memory, and follows their changes: Load, then Run.
+// All has all overrides of a prefix in memory, and follows their changes: Poll, then Run.
 type All struct {
 	store Store
 	log   *slog.Logger
@@ -94,7 +94,7 @@ func (o *All) Changes() uint64 {
 
 // BlockedByPattern reports whether the pattern or the network of a block applies to a key now.
 func (o *All) BlockedByPattern(key string) bool {
-	if o == nil || len(o.set.several()) == 0 && o.set.networks.Load().size() == 0 {
+	if o == nil || len(o.set.several()) == 0 && o.set.networks.Load().count == 0 {
 		return false
 	}
 	one := o.Find(key)
@@ -118,22 +118,13 @@ func (o *All) Find(key string) *Override {
 	return o.set.find(key)
 }
 
-// clock returns the time of a partition's server, in ms, as far as it is known.
-func (o *All) clock(p int) int64 {
+// Clock returns the time of a partition's server, in ms since 1970, as far as this process knows it.
+// The process compares clocks every few seconds.
+func (o *All) Clock(p int) int64 {
 	if now := o.store.Now(); now != 0 {
 		return int64(now)
 	}
 	return o.bornMs + time.Since(o.born).Milliseconds() + o.ahead[p].Load()
-}
-
-// Clock returns the time of a partition's server, in ms since 1970, as far as this process knows it.
-// The process compares clocks every few seconds.
-func (o *All) Clock(p int) int64 { return o.clock(p) }
-
-// Load reads all overrides. If a partition cannot be read, it returns an error, and Run tries
-// again.
-func (o *All) Load(ctx context.Context) error {
-	return o.Poll(ctx)
 }
 
 // Run follows the changes until ctx ends.
@@ -164,7 +155,8 @@ func (o *All) outage() func(error) {
 	}
 }
 
-// Poll reads what has changed since the last Poll.
+// Poll reads what has changed since the last Poll; the first one reads all overrides. If a partition cannot be read, it
+// returns an error, and Run tries again.
 func (o *All) Poll(ctx context.Context) error {
 	o.mu.Lock()
 	changed, err := o.poll(ctx)

@@ -22,7 +22,7 @@ func (o *All) Set(ctx context.Context, validate func(*api.Override) error, one a
 		return one, err
 	}
 	if n, ok := networkOf("\n" + one.Network); ok && o.set.networks.Load().get(n) == nil &&
-		o.set.networks.Load().size() >= MaxNetworks {
+		o.set.networks.Load().count >= MaxNetworks {
 		return one, fmt.Errorf("%w: there are %d networks, expected at most that many", api.ErrBadOverride,
 			MaxNetworks)
 	}
@@ -31,7 +31,7 @@ func (o *All) Set(ctx context.Context, validate func(*api.Override) error, one a
 			len(o.set.several()), MaxPatterns)
 	}
 	p := o.store.Keys.Partition(one.Key + one.Several())
-	one.AtMs = o.clock(p)
+	one.AtMs = o.Clock(p)
 	for attempt := 1; ; attempt++ {
 		r, err := o.setAt(ctx, p, &one, lasts)
 		if err != nil || r.Outcome != lua.OverrideOtherTime {
@@ -132,9 +132,6 @@ func (o *All) Page(n int, after string) []api.Override {
 	}
 	return out
 }
-
-// PageAfter returns the `after` of the next page, if a page ends with this override.
-func PageAfter(o api.Override) string { return Target(o.Key, o.Several()) }
 
 // Change is one change of an override, from the audit stream.
 type Change struct {

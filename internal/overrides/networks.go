@@ -22,11 +22,9 @@ type networks struct {
 	count   int
 }
 
-// find returns the override that is in effect for the address of a key: that of the smallest network with the address.
+// find returns the override that is in effect for the address or the network of a key: that of the smallest network
+// that contains it.
 func (n *networks) find(key string) (found *Override) {
-	if n == nil {
-		return nil
-	}
 	bits := -1
 	for _, length := range n.lengths {
 		if length >= len(key) {
@@ -36,11 +34,11 @@ func (n *networks) find(key string) (found *Override) {
 		if table == nil {
 			continue
 		}
-		address, ok := api.AddressOf(key[length:])
+		inner, ok := api.AddressesOf(key[length:])
 		if !ok {
 			continue
 		}
-		if o, at := table.longest(address); o != nil && at > bits {
+		if o, at := table.longest(inner); o != nil && at > bits {
 			found, bits = o, at
 		}
 	}
@@ -49,7 +47,7 @@ func (n *networks) find(key string) (found *Override) {
 
 // get returns the override of a network, ended or not.
 func (n *networks) get(of api.Network) *Override {
-	if n == nil || n.tables[of.Prefix] == nil {
+	if n.tables[of.Prefix] == nil {
 		return nil
 	}
 	return n.tables[of.Prefix].get(of.Addresses)
@@ -57,10 +55,7 @@ func (n *networks) get(of api.Network) *Override {
 
 // put returns the networks with these changes; a nil override removes one.
 func (n *networks) put(changes map[api.Network]*Override) *networks {
-	next := &networks{tables: map[string]table{}}
-	if n != nil {
-		next.tables = maps.Clone(n.tables)
-	}
+	next := &networks{tables: maps.Clone(n.tables)}
 	for of, o := range changes {
 		table := next.tables[of.Prefix]
 		if table == nil {
@@ -83,9 +78,6 @@ func (n *networks) put(changes map[api.Network]*Override) *networks {
 }
 
 func (n *networks) each(visit func(*Override)) {
-	if n == nil {
-		return
-	}
 	for _, table := range n.tables {
 		table.each(visit)
 	}
@@ -106,19 +98,12 @@ func (o *All) BlockedNetworks() (list []api.Throttled) {
 	return list
 }
 
-func (n *networks) size() int {
-	if n == nil {
-		return 0
-	}
-	return n.count
-}
-
 // table maps networks to their overrides; it never changes. It is an interface so that only this package compiles the
 // trie: a package that imports a struct with a field of a generic type compiles the type's methods again, here 1,700
 // functions in a second of CPU.
 type table interface {
-	// longest returns the override that has not ended of the longest network with the address, and that network's bits.
-	longest(address netip.Addr) (*Override, int)
+	// longest returns the override that has not ended of the smallest network that contains inner, and its bits.
+	longest(inner netip.Prefix) (*Override, int)
 	get(network netip.Prefix) *Override
 	// with returns a table with another override of a network; nil removes it.
 	with(network netip.Prefix, o *Override) table
@@ -129,11 +114,11 @@ type table interface {
 // trie is the only implementation of table.
 type trie struct{ of *bart.Table[*Override] }
 
-func (t trie) longest(address netip.Addr) (*Override, int) {
-	if _, any := t.of.Lookup(address); !any {
+func (t trie) longest(inner netip.Prefix) (*Override, int) {
+	if _, contained := t.of.LookupPrefix(inner); !contained {
 		return nil, 0
 	}
-	for network, o := range t.of.Supernets(netip.PrefixFrom(address, address.BitLen())) { // the longest first
+	for network, o := range t.of.Supernets(inner) { // the smallest first
 		if o.Stands() {
 			return o, network.Bits()
 		}

@@ -24,7 +24,7 @@ type Override struct {
 	of        *All
 }
 
-func (o *Override) clock() int64 { return o.of.clock(int(o.partition)) }
+func (o *Override) clock() int64 { return o.of.Clock(int(o.partition)) }
 
 // Effect is what an override does. Many keys have the same Effect, so it is stored once.
 type Effect struct {
@@ -96,13 +96,8 @@ func (o *Override) Blocks() bool { return o != nil && o.effect.Value().Block }
 // UntilMs returns when it ends, in ms since 1970 by the clock of its partition; 0 if it has no end.
 func (o *Override) UntilMs() int64 { return o.untilMs }
 
-// Left returns the time until it ends, by the clock of its partition; 0 if it has no end.
-func (o *Override) Left() time.Duration {
-	if o.untilMs == 0 {
-		return 0
-	}
-	return time.Duration(o.untilMs-o.clock()) * time.Millisecond
-}
+// LeftMs returns how long it lasts from now on, by the clock of its partition, if it has an end.
+func (o *Override) LeftMs() int64 { return o.untilMs - o.clock() }
 
 // OfPattern reports whether it is the override of a pattern or a network.
 func (o *Override) OfPattern() bool { return strings.HasPrefix(o.target, "\n") }

@@ -2,7 +2,6 @@ package overrides
 
 import (
 	"cmp"
-	"container/heap"
 	"hash/maphash"
 	"maps"
 	"slices"
@@ -29,7 +28,15 @@ type set struct {
 	count int
 }
 
-func newSet() *set { return &set{seed: maphash.MakeSeed()} }
+func newSet() *set {
+	s := &set{seed: maphash.MakeSeed()}
+	for i := range s.keys {
+		s.keys[i].Store(&map[string]*Override{})
+	}
+	s.patterns.Store(&[]*pattern{})
+	s.networks.Store(&networks{tables: map[string]table{}})
+	return s
+}
 
 func (s *set) shard(key string) *atomic.Pointer[map[string]*Override] {
 	return &s.keys[maphash.String(s.seed, key)%shards]
@@ -41,10 +48,8 @@ func (s *set) find(key string) *Override {
 	if !s.any.Load() {
 		return nil
 	}
-	if m := s.shard(key).Load(); m != nil {
-		if o := (*m)[key]; o != nil && o.Stands() {
-			return o
-		}
+	if o := (*s.shard(key).Load())[key]; o != nil && o.Stands() {
+		return o
 	}
 	return s.fitting(key)
 }
@@ -54,11 +59,7 @@ func (s *set) fitting(key string) *Override {
 	if o := s.networks.Load().find(key); o != nil {
 		return o
 	}
-	list := s.patterns.Load()
-	if list == nil {
-		return nil
-	}
-	for _, g := range *list {
+	for _, g := range s.several() {
 		if g.Fits(key) && g.override.Stands() {
 			return g.override
 		}
@@ -79,18 +80,10 @@ func (s *set) get(target string) *Override {
 		}
 		return nil
 	}
-	if m := s.shard(target).Load(); m != nil {
-		return (*m)[target]
-	}
-	return nil
+	return (*s.shard(target).Load())[target]
 }
 
-func (s *set) several() []*pattern {
-	if list := s.patterns.Load(); list != nil {
-		return *list
-	}
-	return nil
-}
+func (s *set) several() []*pattern { return *s.patterns.Load() }
 
 // put sets the overrides of some targets; nil removes one. It copies each shard at most once.
 func (s *set) put(changes map[string]*Override) {
@@ -128,14 +121,11 @@ func (s *set) put(changes map[string]*Override) {
 	if len(networks) > 0 {
 		old := s.networks.Load()
 		next := old.put(networks)
-		s.count += next.size() - old.size()
+		s.count += next.count - old.count
 		s.networks.Store(next)
 	}
 	for at, targets := range byShard {
-		next := map[string]*Override{}
-		if old := at.Load(); old != nil {
-			next = maps.Clone(*old)
-		}
+		next := maps.Clone(*at.Load())
 		before := len(next)
 		for _, target := range targets {
 			if o := changes[target]; o != nil {
@@ -154,10 +144,8 @@ func (s *set) put(changes map[string]*Override) {
 // each visits all overrides, including ended ones, in no order.
 func (s *set) each(visit func(*Override)) {
 	for i := range s.keys {
-		if m := s.keys[i].Load(); m != nil {
-			for _, o := range *m {
-				visit(o)
-			}
+		for _, o := range *s.keys[i].Load() {
+			visit(o)
 		}
 	}
 	s.networks.Load().each(visit)
@@ -168,32 +156,15 @@ func (s *set) each(visit func(*Override)) {
 
 // page returns the first n overrides, by target, for which `takes` is true.
 func (s *set) page(n int, takes func(*Override) bool) []*Override {
-	h := &lastFirst{}
+	var list []*Override
 	s.each(func(o *Override) {
-		switch {
-		case !takes(o):
-		case h.Len() < n:
-			heap.Push(h, o)
-		case o.target < (*h)[0].target:
-			(*h)[0] = o
-			heap.Fix(h, 0)
+		at, _ := slices.BinarySearchFunc(list, o.target, func(a *Override, target string) int {
+			return strings.Compare(a.target, target)
+		})
+		if at < n && takes(o) {
+			list = slices.Insert(list, at, o)
+			list = list[:min(len(list), n)]
 		}
 	})
-	list := []*Override(*h)
-	slices.SortFunc(list, func(a, b *Override) int { return strings.Compare(a.target, b.target) })
 	return list
-}
-
-// lastFirst is a heap with the last target on top.
-type lastFirst []*Override
-
-func (h lastFirst) Len() int           { return len(h) }
-func (h lastFirst) Less(i, j int) bool { return h[i].target > h[j].target }
-func (h lastFirst) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *lastFirst) Push(x any)        { *h = append(*h, x.(*Override)) }
-func (h *lastFirst) Pop() any {
-	old := *h
-	o := old[len(old)-1]
-	*h = old[:len(old)-1]
-	return o
 }

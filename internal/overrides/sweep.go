@@ -36,7 +36,8 @@ func Matcher(target string) func(key string) bool {
 
 // Sweep sweeps the overrides among the fields. It returns the fields that remain to be swept: the other fields, and
 // the keys whose override may just have ended. all, which may be nil, has the patterns and networks that fit a key.
-func (s Store) Sweep(ctx context.Context, p int, all *All, fields []string, restate bool) (rest []string,
+// If above is not 0, decisions that are in force are published again, with versions above that number.
+func (s Store) Sweep(ctx context.Context, p int, all *All, fields []string, above int64) (rest []string,
 	written int64, err error) {
 	var items []lua.ExpireItem
 	for i, field := range fields {
@@ -52,7 +53,7 @@ func (s Store) Sweep(ctx context.Context, p int, all *All, fields []string, rest
 		}
 		item := lua.ExpireItem{Target: target}
 		if !strings.HasPrefix(target, "\n") {
-			if !restate && !slices.Contains(fields, target) {
+			if above == 0 && !slices.Contains(fields, target) {
 				rest = append(rest, target)
 			}
 			item.Pattern = all.patternOf(target)
@@ -62,7 +63,7 @@ func (s Store) Sweep(ctx context.Context, p int, all *All, fields []string, rest
 	if len(items) == 0 {
 		return fields, 0, nil
 	}
-	written, _, err = s.Lua.ExpireOverrides(ctx, s.partition(p), s.Now(), auditEntries, restate, items)
+	written, _, err = s.Lua.ExpireOverrides(ctx, s.partition(p), s.Now(), auditEntries, above, items)
 	return rest, written, err
 }
 

@@ -52,23 +52,16 @@ type Latency struct {
 
 // sample is the state at one second.
 type sample struct {
-	AtMs         int64             `json:"at_ms"`
-	Processes    []process         `json:"processes"`
-	Rates        map[string]rate   `json:"rates"` // of each rule
-	Throttled    int64             `json:"throttled"`
-	Shadow       int64             `json:"shadow"` // keys that shadow rules would throttle
-	ByRule       map[string]int64  `json:"by_rule"`
-	Rows         []api.Throttled   `json:"rows"`           // the first page of those that are enforced
-	Next         string            `json:"next,omitempty"` // of GET /v1/throttled
-	Near         []api.Throttled   `json:"near"`
-	NearEnforced int64             `json:"near_enforced"`
-	NearShadow   int64             `json:"near_shadow"`
-	Reserved     []api.ReservedKey `json:"reserved"`
-	ReservedKeys int64             `json:"reserved_keys"`
-	Top          []api.TopKeys     `json:"top"`
-	Partitions   []Partition       `json:"partitions"`
-	Rules        []Rule            `json:"rules"`
-	Health       Health            `json:"health"`
+	AtMs      int64           `json:"at_ms"`
+	Processes []process       `json:"processes"`
+	Rates     map[string]rate `json:"rates"` // of each rule
+	Throttled int64           `json:"throttled"`
+	Shadow    int64           `json:"shadow"` // keys that shadow rules would throttle
+	api.Overview
+	Top        []api.TopKeys `json:"top"`
+	Partitions []Partition   `json:"partitions"`
+	Rules      []Rule        `json:"rules"`
+	Health     Health        `json:"health"`
 	// Failed lists what could not be read the last time. Its fields are as they were read before.
 	Failed []string `json:"failed,omitempty"`
 }
@@ -160,7 +153,8 @@ func (s *sampler) next(ctx context.Context, now time.Time, c Config) *sample {
 		began := time.Now()
 		o, err := c.Overview(ctx, listedRows)
 		if s.failed[1] = err != nil; err == nil {
-			out.overview(o)
+			out.Overview = o
+			out.Throttled, out.Shadow = split(o.ByRule, shadows(out.Rules))
 		}
 		s.overviewAt = now.Add(max(sampleEvery/2, 10*time.Since(began)))
 	}
@@ -178,13 +172,6 @@ func (s *sampler) next(ctx context.Context, now time.Time, c Config) *sample {
 	}
 	s.last = out
 	return &out
-}
-
-func (s *sample) overview(o api.Overview) {
-	s.Rows, s.Next, s.ByRule = o.Throttled, o.Next, o.ByRule
-	s.Near, s.NearEnforced, s.NearShadow = o.Near, o.NearEnforced, o.NearShadow
-	s.Reserved, s.ReservedKeys = o.Reserved, o.ReservedKeys
-	s.Throttled, s.Shadow = split(o.ByRule, shadows(s.Rules))
 }
 
 // split sums the numbers of rules that are enforced, and those of shadow rules.

@@ -88,7 +88,7 @@ func (a *Announcer) failed(err error) {
 	}
 	a.config.Log.Log(context.Background(), level,
 		"announcing this process failed: others cannot see whether their rules are the same, or which library it uses",
-		"key", a.config.Keys.Processes(), "error", err)
+		"error", err)
 }
 
 func (a *Announcer) announce(ctx context.Context) error {
@@ -99,9 +99,8 @@ func (a *Announcer) announce(ctx context.Context) error {
 	all, now, err := a.lua.Announce(asking, a.config.Keys.Processes(), 0,
 		lua.Process{Name: a.config.Name, Fingerprint: own}, 3*a.config.Every.Milliseconds())
 	if err != nil {
-		return err
+		return fmt.Errorf("announcing in %s: %w", a.config.Keys.Processes(), err)
 	}
-	a.refused = false
 	a.compare(own, all, now)
 	return a.noteLibrary(asking, now)
 }
@@ -127,6 +126,7 @@ func (a *Announcer) noteLibrary(ctx context.Context, now int64) error {
 	if _, err := pipe.Exec(ctx); err != nil {
 		return fmt.Errorf("noting the library in %s: %w", a.config.Keys.Libraries(), err)
 	}
+	a.refused = false
 	return nil
 }
 

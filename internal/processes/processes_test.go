@@ -24,6 +24,7 @@ func TestMain(m *testing.M) { streamtest.Main(m) }
 // running is one process of a test.
 type running struct {
 	rules    atomic.Value // fingerprint
+	tried    atomic.Int32 // announcements begun
 	registry *prometheus.Registry
 	log      testkit.Log
 	stop     func()
@@ -48,12 +49,7 @@ func (r *running) disagree(t testing.TB) float64 {
 	t.Helper()
 	families, err := r.registry.Gather()
 	testkit.Must(t, err)
-	for _, f := range families {
-		if f.GetName() == "streamcounter_rules_disagree" {
-			return f.GetMetric()[0].GetGauge().GetValue()
-		}
-	}
-	return -1
+	return families[0].GetMetric()[0].GetGauge().GetValue() // it is the only metric
 }
 
 type world struct {
@@ -62,29 +58,18 @@ type world struct {
 	user  redis.UniversalClient // the connection of the processes
 }
 
-// each runs a test on a real Redis as the user work, or on an embedded one if there is no real one.
-func each(t *testing.T, test func(*testing.T, world)) {
-	open := func(t *testing.T, url string) *redis.Client {
-		opts, err := redis.ParseURL(url)
-		testkit.Must(t, err)
-		opts.MaxRetries, opts.DisableIdentity = -1, true
-		c := redis.NewClient(opts)
-		t.Cleanup(func() { _ = c.Close() })
-		return c
+// newWorld returns a prefix on a real Redis, with processes of the user work, or on an embedded one if there is no real
+// one.
+func newWorld(t *testing.T) world {
+	t.Helper()
+	keys, err := stream.NewKeys(streamtest.Prefix(t), 4)
+	testkit.Must(t, err)
+	c := streamtest.AnyRedis(t)
+	w := world{redis: c, keys: keys, user: c}
+	if streamtest.HasRedis(t) {
+		w.user = streamtest.Connect(t, streamtest.RedisAs(t, "work"))
 	}
-	run := func(t *testing.T, url, as string) {
-		keys, err := stream.NewKeys(streamtest.Prefix(t), 4)
-		testkit.Must(t, err)
-		test(t, world{redis: open(t, url), keys: keys, user: open(t, as)})
-	}
-	real := streamtest.HasRedis(t)
-	t.Run("redis", func(t *testing.T) { run(t, streamtest.Redis(t), streamtest.RedisAs(t, "work")) })
-	if !real {
-		t.Run("embedded", func(t *testing.T) {
-			url := "redis://" + streamtest.EmbeddedRedis(t).Addr()
-			run(t, url, url)
-		})
-	}
+	return w
 }
 
 func (w world) start(t testing.TB, name, rules string, grace time.Duration) *running {
@@ -92,8 +77,9 @@ func (w world) start(t testing.TB, name, rules string, grace time.Duration) *run
 	r := &running{registry: prometheus.NewRegistry()}
 	r.rules.Store(rules)
 	a := processes.NewAnnouncer(processes.Config{Redis: w.user, Keys: w.keys, Name: name, Registry: r.registry,
-		Fingerprint: func() string { return r.rules.Load().(string) }, Every: 50 * time.Millisecond, Grace: grace,
-		Log: slog.New(slog.NewJSONHandler(&r.log, nil))})
+		Fingerprint: func() string { r.tried.Add(1); return r.rules.Load().(string) }, Every: 50 * time.Millisecond,
+		Grace: grace,
+		Log:   slog.New(slog.NewJSONHandler(&r.log, nil))})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -110,164 +96,180 @@ func (w world) start(t testing.TB, name, rules string, grace time.Duration) *run
 
 func eventually(t testing.TB, what string, check func() (bool, string)) {
 	t.Helper()
-	streamtest.Eventually(t, 20*time.Second, what, check)
+	streamtest.Eventually(t, what, check)
 }
 
 // If processes have different rules, the metric shows it at once, and each process logs it once, with both sets of
 // rules. When they agree again, this is logged too.
 func TestDifferentRulesAreTold(t *testing.T) {
-	each(t, func(t *testing.T, w world) {
-		a, b := w.start(t, "work a", "aa", time.Millisecond), w.start(t, "work b", "aa", time.Millisecond)
-		eventually(t, "both run", func() (bool, string) {
-			list, err := processes.List(t.Context(), w.redis, w.keys)
-			return len(list) == 2 && err == nil, fmt.Sprint(list, err)
+	t.Parallel()
+	w := newWorld(t)
+	a, b := w.start(t, "work a", "aa", time.Millisecond), w.start(t, "work b", "aa", time.Millisecond)
+	eventually(t, "both run", func() (bool, string) {
+		list, err := processes.List(t.Context(), w.redis, w.keys)
+		return len(list) == 2 && err == nil, fmt.Sprint(list, err)
+	})
+	told := func(n int) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("both have told %d times", n), func() (bool, string) {
+			x, y := a.said(t, "WARN"), b.said(t, "WARN")
+			return len(x) == n && len(y) == n, fmt.Sprint(x, y)
 		})
-		told := func(n int) {
-			t.Helper()
-			eventually(t, fmt.Sprintf("both have told %d times", n), func() (bool, string) {
-				x, y := a.said(t, "WARN"), b.said(t, "WARN")
-				return len(x) == n && len(y) == n, fmt.Sprint(x, y)
-			})
+	}
+	if n := a.disagree(t); n != 0 {
+		t.Errorf("the same rules: %v disagree", n)
+	}
+	for i := range 2 {
+		b.rules.Store("bb")
+		told(i + 1)
+		if a.disagree(t) != 1 || b.disagree(t) != 1 {
+			t.Errorf("the metric says %v and %v, expected 1", a.disagree(t), b.disagree(t))
 		}
-		if n := a.disagree(t); n != 0 {
-			t.Errorf("the same rules: %v disagree", n)
-		}
-		for i := range 2 {
-			b.rules.Store("bb")
-			told(i + 1)
-			if a.disagree(t) != 1 || b.disagree(t) != 1 {
-				t.Errorf("the metric says %v and %v, expected 1", a.disagree(t), b.disagree(t))
-			}
-			for rules, p := range map[string]*running{"aa": a, "bb": b} {
-				said := p.said(t, "WARN")[i]
-				for _, part := range []string{rules + " of ", "aa: work a", "bb: work b"} {
-					if !strings.Contains(said, part) {
-						t.Errorf("the warning is %q, expected %q in it", said, part)
-					}
+		for rules, p := range map[string]*running{"aa": a, "bb": b} {
+			said := p.said(t, "WARN")[i]
+			for _, part := range []string{rules + " of ", "aa: work a", "bb: work b"} {
+				if !strings.Contains(said, part) {
+					t.Errorf("the warning is %q, expected %q in it", said, part)
 				}
 			}
-			b.rules.Store("aa")
-			eventually(t, "both say that it is over", func() (bool, string) {
-				x, y := a.said(t, "INFO"), b.said(t, "INFO")
-				return len(x) == i+1 && len(y) == i+1 && a.disagree(t) == 0, fmt.Sprint(x, y, a.disagree(t))
-			})
 		}
-		told(2)
-	})
+		b.rules.Store("aa")
+		eventually(t, "both say that it is over", func() (bool, string) {
+			x, y := a.said(t, "INFO"), b.said(t, "INFO")
+			return len(x) == i+1 && len(y) == i+1 && a.disagree(t) == 0, fmt.Sprint(x, y, a.disagree(t))
+		})
+	}
+	told(2)
 }
 
 // A reload reaches one process before the other: nothing is logged within the grace time.
 func TestAReloadUnderWayIsNotTold(t *testing.T) {
-	each(t, func(t *testing.T, w world) {
-		a, b := w.start(t, "work a", "aa", time.Hour), w.start(t, "work b", "bb", time.Hour)
-		eventually(t, "they see each other", func() (bool, string) {
-			return a.disagree(t) == 1 && b.disagree(t) == 1, fmt.Sprint(a.disagree(t), b.disagree(t))
-		})
-		a.rules.Store("bb")
-		eventually(t, "they agree", func() (bool, string) {
-			return a.disagree(t) == 0 && b.disagree(t) == 0, fmt.Sprint(a.disagree(t), b.disagree(t))
-		})
-		if said := append(a.said(t, "WARN"), b.said(t, "WARN")...); len(said) > 0 {
-			t.Errorf("the log has %q", said)
-		}
+	t.Parallel()
+	w := newWorld(t)
+	a, b := w.start(t, "work a", "aa", time.Hour), w.start(t, "work b", "bb", time.Hour)
+	eventually(t, "they see each other", func() (bool, string) {
+		return a.disagree(t) == 1 && b.disagree(t) == 1, fmt.Sprint(a.disagree(t), b.disagree(t))
 	})
+	a.rules.Store("bb")
+	eventually(t, "they agree", func() (bool, string) {
+		return a.disagree(t) == 0 && b.disagree(t) == 0, fmt.Sprint(a.disagree(t), b.disagree(t))
+	})
+	if said := append(a.said(t, "WARN"), b.said(t, "WARN")...); len(said) > 0 {
+		t.Errorf("the log has %q", said)
+	}
 }
 
 // A process that ends is no longer compared: at once if it stops, a few seconds later if it was killed. A field that
 // is not an announcement is removed.
 func TestProcessesThatEnd(t *testing.T) {
-	each(t, func(t *testing.T, w world) {
-		ctx := t.Context()
-		now := w.redis.Time(ctx).Val().UnixMilli()
-		for name, value := range map[string]string{"work killed": fmt.Sprintf("cc %d %d", now-5, now-1),
-			"foreign": "hello", "for ever": fmt.Sprintf("dd %d 999999999999999", now)} {
-			testkit.Must(t, w.redis.HSet(ctx, w.keys.Processes(), name, value).Err())
-		}
-		a, b := w.start(t, "work a", "aa", time.Millisecond), w.start(t, "work b", "bb", time.Hour)
-		eventually(t, "b is seen, and nothing else", func() (bool, string) {
-			n := w.redis.HLen(ctx, w.keys.Processes()).Val()
-			return a.disagree(t) == 1 && n == 2, fmt.Sprint(a.disagree(t), n)
-		})
-		b.stop()
-		if has := w.redis.HExists(ctx, w.keys.Processes(), "work b").Val(); has {
-			t.Error("a process that has stopped is still there")
-		}
-		eventually(t, "b is gone", func() (bool, string) { return a.disagree(t) == 0, "" })
-		a.stop()
-		if w.redis.Exists(ctx, w.keys.Processes()).Val() != 0 {
-			t.Error("the hash stays when nobody runs")
-		}
+	t.Parallel()
+	w := newWorld(t)
+	ctx := t.Context()
+	now := w.redis.Time(ctx).Val().UnixMilli()
+	for name, value := range map[string]string{"work killed": fmt.Sprintf("cc %d %d", now-5, now-1),
+		"foreign": "hello", "for ever": fmt.Sprintf("dd %d 999999999999999", now)} {
+		testkit.Must(t, w.redis.HSet(ctx, w.keys.Processes(), name, value).Err())
+	}
+	a, b := w.start(t, "work a", "aa", time.Millisecond), w.start(t, "work b", "bb", time.Hour)
+	eventually(t, "b is seen, and nothing else", func() (bool, string) {
+		n := w.redis.HLen(ctx, w.keys.Processes()).Val()
+		return a.disagree(t) == 1 && n == 2, fmt.Sprint(a.disagree(t), n)
 	})
+	b.stop()
+	if has := w.redis.HExists(ctx, w.keys.Processes(), "work b").Val(); has {
+		t.Error("a process that has stopped is still there")
+	}
+	eventually(t, "b is gone", func() (bool, string) { return a.disagree(t) == 0, "" })
+	a.stop()
+	if w.redis.Exists(ctx, w.keys.Processes()).Val() != 0 {
+		t.Error("the hash stays when nobody runs")
+	}
 }
 
 // The time for which a process has had its rules is kept while the rules stay the same.
 func TestSinceWhen(t *testing.T) {
-	each(t, func(t *testing.T, w world) {
-		ctx := t.Context()
-		now := w.redis.Time(ctx).Val().UnixMilli()
-		times := fmt.Sprint(" ", now-3600_000, " ", now+60_000)
-		testkit.Must(t, w.redis.HSet(ctx, w.keys.Processes(), "work a", "aa"+times, "work b", "bb"+times).Err())
-		w.start(t, "work a", "aa", time.Hour)
-		eventually(t, "work a has announced itself", func() (bool, string) { // else work b removes its old record
-			n := w.redis.HGet(ctx, w.keys.Processes(), "work a").Val()
-			return !strings.HasSuffix(n, fmt.Sprint(now+60_000)), n
-		})
-		w.start(t, "work b", "cc", time.Hour)
-		eventually(t, "both have announced themselves", func() (bool, string) {
-			list, err := processes.List(ctx, w.redis, w.keys)
-			words := processes.Words(processes.ByRules(list))
-			return err == nil && words == "aa: work a; cc: work b" && list[0].For >= time.Hour &&
-				list[1].For < time.Minute, fmt.Sprint(words, list, err)
-		})
+	t.Parallel()
+	w := newWorld(t)
+	ctx := t.Context()
+	now := w.redis.Time(ctx).Val().UnixMilli()
+	times := fmt.Sprint(" ", now-3600_000, " ", now+60_000)
+	testkit.Must(t, w.redis.HSet(ctx, w.keys.Processes(), "work a", "aa"+times, "work b", "bb"+times).Err())
+	w.start(t, "work a", "aa", time.Hour)
+	eventually(t, "work a has announced itself", func() (bool, string) { // else work b removes its old record
+		n := w.redis.HGet(ctx, w.keys.Processes(), "work a").Val()
+		return !strings.HasSuffix(n, fmt.Sprint(now+60_000)), n
 	})
+	w.start(t, "work b", "cc", time.Hour)
+	eventually(t, "both have announced themselves", func() (bool, string) {
+		list, err := processes.List(ctx, w.redis, w.keys)
+		words := processes.Words(processes.ByRules(list))
+		return err == nil && words == "aa: work a; cc: work b" && list[0].For >= time.Hour &&
+			list[1].For < time.Minute, fmt.Sprint(words, list, err)
+	})
+}
+
+// wantOnce waits until a process has failed to announce itself several times, and expects one warning, with a text.
+func wantOnce(t *testing.T, p *running, text string) {
+	t.Helper()
+	eventually(t, "the failure is in the log", func() (bool, string) {
+		said := p.log.String()
+		return strings.Contains(said, text), said
+	})
+	first := p.tried.Load()
+	eventually(t, "it has tried several times more", func() (bool, string) {
+		n := p.tried.Load()
+		return n > first+3, fmt.Sprint(n)
+	})
+	p.stop()
+	if said := p.log.String(); strings.Count(said, text) != 1 || len(p.said(t, "WARN")) != 1 {
+		t.Errorf("the log has %s, want one warning with %q", said, text)
+	}
 }
 
 // If the user may not announce, this is logged once, and the process goes on.
 func TestARefusalIsToldOnce(t *testing.T) {
 	secured := streamtest.NewSecuredRedis(t)
-	opts, err := redis.ParseURL(secured.As("producer"))
-	testkit.Must(t, err)
-	opts.DisableIdentity = true
-	c := redis.NewClient(opts)
-	defer c.Close()
 	keys, err := stream.NewKeys("sc", 4)
 	testkit.Must(t, err)
-	p := world{user: c, keys: keys}.start(t, "work a", "aa", time.Hour)
-	eventually(t, "it has tried several times", func() (bool, string) {
-		n := len(secured.Refused(t))
-		said := p.said(t, "WARN")
-		return n > 0 && len(said) == 1, fmt.Sprint(n, said)
-	})
-	p.stop()
-	if said := p.said(t, "WARN"); len(said) != 1 {
-		t.Errorf("%d warnings, expected one", len(said))
-	}
+	w := world{user: streamtest.Connect(t, secured.As("producer")), keys: keys}
+	wantOnce(t, w.start(t, "work a", "aa", time.Hour), "NOPERM")
 }
 
 // If Redis lost everything, a running process records the number of partitions again. If another process was faster,
 // with another number, this is logged, but not at each announcement.
 func TestPartitionsAreRecordedAgain(t *testing.T) {
-	each(t, func(t *testing.T, w world) {
-		ctx := t.Context()
-		a := w.start(t, "work a", "aa", time.Hour)
-		for range 2 {
-			eventually(t, "the number of partitions is recorded", func() (bool, string) {
-				has := w.redis.HGetAll(ctx, w.keys.Meta()).Val()
-				return has["partitions"] == "4" && has["version"] == "1", fmt.Sprint(has)
-			})
-			testkit.Must(t, w.redis.Del(ctx, w.keys.Meta(), w.keys.Processes()).Err())
-		}
-		testkit.Must(t, w.redis.HSet(ctx, w.keys.Meta(), "partitions", 8).Err())
-		told := func() int { return strings.Count(a.log.String(), "partitions=8, this process was started with 4") }
-		eventually(t, "the log has both numbers", func() (bool, string) { return told() > 0, a.log.String() })
-		for range 2 {
-			testkit.Must(t, w.redis.Del(ctx, w.keys.Processes()).Err())
-			eventually(t, "it announces itself once more", func() (bool, string) {
-				return w.redis.Exists(ctx, w.keys.Processes()).Val() == 1, ""
-			})
-		}
-		if n, has := told(), w.redis.HGet(ctx, w.keys.Meta(), "partitions").Val(); n != 1 || has != "8" {
-			t.Errorf("logged %d times, want once; Redis has %s partitions, want still 8", n, has)
-		}
-	})
+	t.Parallel()
+	w := newWorld(t)
+	ctx := t.Context()
+	a := w.start(t, "work a", "aa", time.Hour)
+	for range 2 {
+		eventually(t, "the number of partitions is recorded", func() (bool, string) {
+			has := w.redis.HGetAll(ctx, w.keys.Meta()).Val()
+			return has["partitions"] == "4" && has["version"] == "1", fmt.Sprint(has)
+		})
+		testkit.Must(t, w.redis.Del(ctx, w.keys.Meta(), w.keys.Processes()).Err())
+	}
+	testkit.Must(t, w.redis.HSet(ctx, w.keys.Meta(), "partitions", 8).Err())
+	told := func() int { return strings.Count(a.log.String(), "partitions=8, this process was started with 4") }
+	eventually(t, "the log has both numbers", func() (bool, string) { return told() > 0, a.log.String() })
+	for range 2 {
+		testkit.Must(t, w.redis.Del(ctx, w.keys.Processes()).Err())
+		eventually(t, "it announces itself once more", func() (bool, string) {
+			return w.redis.Exists(ctx, w.keys.Processes()).Val() == 1, ""
+		})
+	}
+	if n, has := told(), w.redis.HGet(ctx, w.keys.Meta(), "partitions").Val(); n != 1 || has != "8" {
+		t.Errorf("logged %d times, want once; Redis has %s partitions, want still 8", n, has)
+	}
+}
+
+// The log names once the key of the wrong type for which an announcement fails.
+func TestTheKeyOfAFailedAnnouncementIsNamed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, key := range []string{w.keys.Libraries(), w.keys.Processes()} {
+		testkit.Must(t, w.redis.Set(t.Context(), key, "not ours", 0).Err())
+		wantOnce(t, w.start(t, "work a", "aa", time.Hour), key)
+		testkit.Must(t, w.redis.Del(t.Context(), key).Err())
+	}
 }

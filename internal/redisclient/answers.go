@@ -1,6 +1,7 @@
 package redisclient
 
 import (
+	"context"
 	"errors"
 	"net"
 	"strings"
@@ -43,14 +44,22 @@ func IsWrongType(err error) bool {
 }
 
 // Word returns the word that an answer of Redis which is an error begins with, such as OOM. It is empty if Redis did
-// not answer.
+// not answer, or answered that it has no value (redis.Nil).
 func Word(err error) string {
 	var answered redis.Error
-	if !errors.As(err, &answered) {
+	if !errors.As(err, &answered) || errors.Is(err, redis.Nil) {
 		return ""
 	}
 	word, _, _ := strings.Cut(answered.Error(), " ")
 	return word
+}
+
+// Failure says in words whether Redis refused a call or did not answer. It has nothing that callers may not see.
+func Failure(err error) string {
+	if word := Word(err); word != "" {
+		return "Redis refuses it: " + word
+	}
+	return "Redis does not answer"
 }
 
 // NotSent reports whether the command has certainly done nothing after this error: Redis
@@ -66,4 +75,25 @@ func NotSent(err error) bool {
 	}
 	return errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) ||
 		errors.Is(err, redis.ErrClosed)
+}
+
+// HGetEach returns a field of each of these hashes, in one round trip. It is empty where a hash has no such field.
+func HGetEach(ctx context.Context, c redis.UniversalClient, hashes []string, field string) ([]string, error) {
+	pipe := c.Pipeline()
+	for _, hash := range hashes {
+		pipe.HGet(ctx, hash, field)
+	}
+	replies, err := pipe.Exec(ctx)
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return nil, err
+	}
+	texts := make([]string, len(replies))
+	for i, reply := range replies { // Exec returns the first error alone, and redis.Nil may hide another
+		text, err := reply.(*redis.StringCmd).Result()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return nil, err
+		}
+		texts[i] = text
+	}
+	return texts, nil
 }

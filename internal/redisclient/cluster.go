@@ -3,6 +3,7 @@ package redisclient
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -40,7 +41,10 @@ func NewCluster(o *redis.ClusterOptions) *redis.ClusterClient {
 	opts.DisableRoutingPolicies = true
 	c := redis.NewClusterClient(&opts)
 	r := &redirector{cluster: c, first: make(chan struct{}, 1)}
-	c.OnNewNode(func(n *redis.Client) { r.nodes.Store(n.Options().Addr, n) })
+	c.OnNewNode(func(n *redis.Client) {
+		r.nodes.Store(n.Options().Addr, n)
+		n.AddHook(nodeHook(n.Options().Addr))
+	})
 	c.AddHook(r)
 	return c
 }
@@ -53,6 +57,52 @@ type redirector struct {
 	nodes   sync.Map      // address → *redis.Client
 	known   atomic.Bool   // the map of slots has been read
 	first   chan struct{} // one slot, for the command that reads it first
+}
+
+// mapWithin is how long a node may take to send the map of slots, before go-redis asks another node.
+const mapWithin = time.Second
+
+// nodeHook is around the client of one node, and holds its address.
+type nodeHook string
+
+// DialHook implements redis.Hook.
+func (nodeHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessHook bounds the time for the map of slots: go-redis asks one node after the other, in any order, and a node
+// that is frozen would use up the time of the caller. So it gets at most half of the time that is left.
+func (h nodeHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.FullName() == "cluster slots" {
+			within := mapWithin
+			if deadline, ok := ctx.Deadline(); ok {
+				within = min(within, time.Until(deadline)/2)
+			}
+			bounded, cancel := context.WithTimeout(ctx, within)
+			defer cancel()
+			ctx = bounded
+		}
+		return h.named(next(ctx, cmd))
+	}
+}
+
+// ProcessPipelineHook implements redis.Hook.
+func (h nodeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		for _, cmd := range cmds {
+			cmd.SetErr(h.named(cmd.Err()))
+		}
+		return h.named(err)
+	}
+}
+
+// named adds the address to a timeout that does not have it.
+func (h nodeHook) named(err error) error {
+	var timeout net.Error
+	if errors.As(err, &timeout) && timeout.Timeout() && !strings.Contains(err.Error(), string(h)) {
+		return fmt.Errorf("%s: %w", string(h), err)
+	}
+	return err
 }
 
 // start reads the map of slots before the first command. Otherwise each command that
@@ -86,7 +136,8 @@ func (r *redirector) next(err error) (to target, again bool) {
 		return target{node: r.node(addr)}, true
 	}
 	if addr, ok := redis.IsAskError(err); ok {
-		return target{node: r.node(addr), ask: true}, true
+		node := r.node(addr)
+		return target{node, node != nil}, true
 	}
 	var dial *net.OpError
 	again = redis.IsTryAgainError(err) || redis.IsClusterDownError(err) || redis.IsLoadingError(err) ||
@@ -109,77 +160,70 @@ func (r *redirector) DialHook(next redis.DialHook) redis.DialHook { return next 
 // ProcessHook implements redis.Hook.
 func (r *redirector) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		r.start(ctx)
-		err := next(ctx, cmd)
-		for attempt := 0; err != nil && attempt < redirects; attempt++ {
-			r.learn(ctx, err)
-			to, again := r.next(err)
-			if !again || to.node == nil && !wait(ctx, attempt) {
-				break
-			}
-			cmd.SetErr(nil)
-			switch {
-			case to.node == nil:
-				err = next(ctx, cmd)
-			case to.ask:
-				err = send(ctx, to, []redis.Cmder{cmd})
-			default:
-				err = to.node.Process(ctx, cmd)
-			}
-		}
-		return err
+		return r.follow(ctx, []redis.Cmder{cmd}, func(ctx context.Context, _ []redis.Cmder) error {
+			err := next(ctx, cmd)
+			cmd.SetErr(err) // go-redis itself does that only after its hooks
+			return err
+		})
 	}
 }
 
-// ProcessPipelineHook implements redis.Hook. The answer of each command decides whether
-// it is sent again. Commands that are sent to the same node keep their order.
+// ProcessPipelineHook implements redis.Hook.
 func (r *redirector) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		r.start(ctx)
-		err := next(ctx, cmds)
-		left := cmds
-		for attempt := 0; err != nil && attempt < redirects; attempt++ {
-			var order []target
-			groups := map[target][]redis.Cmder{}
-			for _, cmd := range left {
-				if cmd.Err() == nil {
-					continue
-				}
-				r.learn(ctx, cmd.Err())
-				if to, again := r.next(cmd.Err()); again {
-					if groups[to] == nil {
-						order = append(order, to)
-					}
-					groups[to] = append(groups[to], cmd)
-				}
+	return func(ctx context.Context, cmds []redis.Cmder) error { return r.follow(ctx, cmds, next) }
+}
+
+// follow sends commands. The answer of each decides whether it is sent again. Commands that are sent to the same node
+// keep their order. next sends commands to where the map of slots says.
+func (r *redirector) follow(ctx context.Context, cmds []redis.Cmder, next redis.ProcessPipelineHook) error {
+	r.start(ctx)
+	err := next(ctx, cmds)
+	left := cmds
+	for attempt := 0; err != nil && attempt < redirects; attempt++ {
+		var order []target
+		groups := map[target][]redis.Cmder{}
+		for _, cmd := range left {
+			if cmd.Err() == nil {
+				continue
 			}
-			if len(order) == 0 || groups[target{}] != nil && !wait(ctx, attempt) {
-				break
-			}
-			left = nil
-			for _, to := range order {
-				for _, cmd := range groups[to] {
-					cmd.SetErr(nil) // if the next answer is lost, the old one must not remain
+			r.learn(ctx, cmd.Err())
+			if to, again := r.next(cmd.Err()); again {
+				if groups[to] == nil {
+					order = append(order, to)
 				}
-				left = append(left, groups[to]...)
-				if to.node == nil {
-					_ = next(ctx, groups[to]) // each command has its own error
-				} else {
-					_ = send(ctx, to, groups[to])
-				}
+				groups[to] = append(groups[to], cmd)
 			}
 		}
-		for _, cmd := range cmds {
-			if cmd.Err() != nil {
-				return cmd.Err()
+		if len(order) == 0 || groups[target{}] != nil && !wait(ctx, attempt) {
+			break
+		}
+		left = nil
+		for _, to := range order {
+			for _, cmd := range groups[to] {
+				cmd.SetErr(nil) // if the next answer is lost, the old one must not remain
+			}
+			left = append(left, groups[to]...)
+			if to.node == nil {
+				_ = next(ctx, groups[to]) // each command has its own error
+			} else {
+				send(ctx, to, groups[to])
 			}
 		}
-		return nil
 	}
+	for _, cmd := range cmds {
+		if cmd.Err() != nil {
+			return cmd.Err()
+		}
+	}
+	return nil
 }
 
 // send sends commands to one node. Each command then has its own error.
-func send(ctx context.Context, to target, cmds []redis.Cmder) error {
+func send(ctx context.Context, to target, cmds []redis.Cmder) {
+	if len(cmds) == 1 && !to.ask {
+		_ = to.node.Process(ctx, cmds[0]) // a blocking command has its own timeout, which a pipeline ignores
+		return
+	}
 	pipe := to.node.Pipeline()
 	for _, cmd := range cmds {
 		if to.ask {
@@ -187,8 +231,7 @@ func send(ctx context.Context, to target, cmds []redis.Cmder) error {
 		}
 		_ = pipe.Process(ctx, cmd)
 	}
-	_, err := pipe.Exec(ctx)
-	return err
+	_, _ = pipe.Exec(ctx)
 }
 
 // learn makes go-redis read the map of slots again if an error says that the map may

@@ -220,16 +220,6 @@ func TestOpenNeedsGoodFiles(t *testing.T) {
 	}
 }
 
-func TestFixed(t *testing.T) {
-	f := reload.Fixed("1")
-	f.OnReload(func(error) { t.Error("reloaded") })
-	testkit.Must(t, f.Reload())
-	f.Run(t.Context()) // returns, because it has nothing to wait for
-	if f.Value() != "1" {
-		t.Error(f.Value())
-	}
-}
-
 // An endless file is not read without a bound.
 func TestReadIsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a")

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 )
 
@@ -19,6 +20,14 @@ const (
 type File struct {
 	Path string
 	Data []byte
+}
+
+// Beside returns the path that a file names. A relative one begins at the folder of the file; "" stays.
+func Beside(file, path string) string {
+	if path == "" || filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(filepath.Dir(file), path)
 }
 
 // Read reads the files at the paths, in their order. name says in errors what is being read. Each must be a regular

@@ -145,9 +145,8 @@ func (s *Store) expire(ctx context.Context, p int, rules *windows.Rules, id stri
 		if !redisclient.IsWrongType(s.redis.ZCard(ctx, name).Err()) {
 			continue
 		}
-		if foreign = append(foreign, key); s.Foreign != nil {
-			s.Foreign(name)
-		}
+		foreign = append(foreign, key)
+		s.lua.ReportCorrupt(name)
 	}
 	if len(foreign) == 0 {
 		return err

@@ -9,7 +9,6 @@ package reservations
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
@@ -31,10 +31,6 @@ type Store struct {
 	redis   redis.UniversalClient
 	lua     *lua.Server
 	keys    *stream.Keys
-
-	// Foreign is called with the name of a key in Redis that had the reservations of a user key, and is of another
-	// type now. Sweep forgets these reservations. nil: nobody is told.
-	Foreign func(name string)
 }
 
 // New returns the Store of a counter.
@@ -82,34 +78,30 @@ func (s *Store) Shards(id string) [][]int {
 }
 
 func (s *Store) rememberMs() int64 {
-	return cmp.Or(s.counter.Remember, stream.DefaultRetention).Milliseconds()
+	return cmp.Or(s.counter.Retention, stream.DefaultRetention).Milliseconds()
 }
 
-// argsOf returns the arguments with the keys of requests and their costs.
+// argsOf returns the arguments with the keys of requests and their costs. A key without a plan has no meters.
 func (s *Store) argsOf(id string, requests []counters.Request) lua.ReservationArgs {
 	args := lua.ReservationArgs{Now: s.counter.Clock(), ID: id}
 	for _, a := range requests {
-		s.addKey(&args, a.Plan, a.Key, a.Cost)
+		p := s.keys.Partition(a.Key)
+		at := slices.Index(args.Partitions, s.partition(p))
+		if at < 0 {
+			at = len(args.Partitions)
+			args.Partitions = append(args.Partitions, s.partition(p))
+		}
+		k := lua.ReservationKey{Partition: at, Holds: s.keys.Holds(p, a.Key), Units: a.Cost}
+		if a.Plan != nil {
+			own := s.counter.Key(a.Plan, a.Key)
+			k.Meters, k.Plan = own.Meters, own.Plan
+			if a.Plan.Live != nil && a.Plan.Live.OnExpire == windows.OnExpireFree {
+				k.Policy = "f" // they are free then; otherwise they are charged
+			}
+		}
+		args.Keys = append(args.Keys, k)
 	}
 	return args
-}
-
-// addKey adds a key to the arguments. Without a plan it has no meters.
-func (s *Store) addKey(args *lua.ReservationArgs, plan *windows.Plan, key string, units int64) {
-	p := s.keys.Partition(key)
-	names := s.partition(p)
-	at := slices.Index(args.Partitions, names)
-	if at < 0 {
-		at = len(args.Partitions)
-		args.Partitions = append(args.Partitions, names)
-	}
-	k := lua.ReservationKey{Partition: at, Holds: s.keys.Holds(p, key), Units: units}
-	if plan != nil {
-		own := s.counter.Key(plan, key)
-		k.Meters, k.Plan = own.Meters, own.Plan
-		k.Frees = plan.Live != nil && plan.Live.OnExpire == windows.OnExpireFree
-	}
-	args.Keys = append(args.Keys, k)
 }
 
 func (s *Store) partition(p int) lua.ReservationPartition {
@@ -120,16 +112,16 @@ func (s *Store) partition(p int) lua.ReservationPartition {
 // keysOf reads which keys a reservation has in some partitions, and its ttl. There are no keys if the id is
 // unknown.
 func (s *Store) keysOf(ctx context.Context, id string, parts []int) (keys []SettledKey, ttl time.Duration, err error) {
-	pipe := s.redis.Pipeline()
-	records := make([]*redis.StringCmd, len(parts))
+	hashes := make([]string, len(parts))
 	for i, p := range parts {
-		records[i] = pipe.HGet(ctx, s.keys.Reservations(p), id)
+		hashes[i] = s.keys.Reservations(p)
 	}
-	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+	records, err := redisclient.HGetEach(ctx, s.redis, hashes, id)
+	if err != nil {
 		return nil, 0, fmt.Errorf("reading the reservation: %w", err)
 	}
 	for i, p := range parts {
-		lines := strings.Split(records[i].Val(), "\n")
+		lines := strings.Split(records[i], "\n")
 		if len(lines) > 2 {
 			ms, _ := strconv.ParseInt(lines[2], 10, 64)
 			ttl = time.Duration(ms) * time.Millisecond

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/streamcounter/streamcounter/check/envoy"
 	envoyconfig "github.com/streamcounter/streamcounter/check/envoy/config"
 	"github.com/streamcounter/streamcounter/consumers"
@@ -188,26 +190,22 @@ func (c *Config) table() []group {
 			set(&c.Rules.File, "rules", "", "rules file (YAML)"),
 			set(&c.Rules.Limits, "rls-config", "",
 				"limits of Envoy's rate limit service: a YAML file of envoyproxy/ratelimit, or a directory of them; "+
-					"the same for serve and work"),
+					"serve and work need the same, and the same --rls-tag to --rls-quota"),
 			set(&c.Rules.Tag, "rls-tag", "", "key of the descriptor entry whose value chooses the partition: "+
-				"descriptors that share it are decided in one step; the same for serve and work"),
-			set(&c.Rules.Algorithm, "rls-algorithm", "sliding-log",
-				"algorithm of all limits of --rls-config; the same for serve and work"),
+				"descriptors that share it are decided in one step"),
+			set(&c.Rules.Algorithm, "rls-algorithm", "sliding-log", "algorithm of all limits of --rls-config"),
 			set(&c.Rules.Calendar, "rls-calendar", "",
 				"time zone, such as Europe/Berlin: months and years of --rls-config follow its calendar; "+
-					"empty: they are 30 and 365 days, as in envoyproxy/ratelimit; the same for serve and "+
-					"work"),
+					"empty: they are 30 and 365 days, as in envoyproxy/ratelimit"),
 			set(&c.Rules.OnDeny, "rls-on-deny", "skip",
 				"what happens to denied hits of a limit without on_deny: skip, or charge, as in "+
-					"envoyproxy/ratelimit; the same for serve and work"),
+					"envoyproxy/ratelimit"),
 			set(&c.Rules.MergeDomains, "rls-merge-domains", false,
-				"allow several files of --rls-config with one domain, and merge them; the same for serve "+
-					"and work"),
+				"allow several files of --rls-config with one domain, and merge them"),
 			set(&c.Rules.Shadow, "rls-shadow", false,
-				"limits of --rls-config never deny: they count, and statuses say which are over; the "+
-					"same for serve and work"),
+				"limits of --rls-config never deny: they count, and statuses say which are over"),
 			set(&c.Rules.Quota, "rls-quota", false,
-				"treat all limits of --rls-config as quotas (quota_mode); the same for serve and work"),
+				"treat all limits of --rls-config as quotas (quota_mode)"),
 		}},
 		{"listen", []setting{
 			set(&c.HTTP, "http", "127.0.0.1:8080", "address of the HTTP interface and of /metrics"),
@@ -312,6 +310,9 @@ func (c *Config) validate() error {
 	for _, s := range c.used {
 		errs = append(errs, s.validate())
 	}
+	if r := c.Stream.Retention; r > 0 && r < stream.MinRetention {
+		errs = append(errs, Wrong("retention", shown(&r), fmt.Sprintf("expected at least %s", stream.MinRetention)))
+	}
 	if c.Checks.MaxBacklog > c.Stream.Retention {
 		errs = append(errs, Wrong("max-backlog", shown(&c.Checks.MaxBacklog), "expected no more than --retention, "+
 			"after which events are lost"))
@@ -327,14 +328,18 @@ func (c *Config) validate() error {
 		errs = append(errs, Wrong("partitions", c.Stream.Partitions,
 			fmt.Sprintf("expected at most %d", stream.MaxPartitions)))
 	}
+	for _, h := range [][2]string{{"rls-limit-header", c.GRPC.Names.Limit},
+		{"rls-remaining-header", c.GRPC.Names.Remaining}, {"rls-reset-header", c.GRPC.Names.Reset}} {
+		if h[1] != "" && !httpguts.ValidHeaderFieldName(h[1]) {
+			errs = append(errs, Wrong(h[0], h[1], "expected the name of a header"))
+		}
+	}
 	if c.GRPC.NearLimit > 100 {
 		errs = append(errs, Wrong("rls-near-limit", c.GRPC.NearLimit, "expected at most 100"))
 	}
 	if c.Work.Batch > consumers.LargestBatch {
 		errs = append(errs, Wrong("batch", c.Work.Batch, fmt.Sprintf("expected at most %d", consumers.LargestBatch)))
 	}
-	_, _, redisErr := EmbeddedPort(c.Redis.URL, 0)
-	_, _, natsErr := EmbeddedPort(c.NATS.URL, 0)
-	errs = append(errs, Blame("redis", redisErr), Blame("nats", cmp.Or(natsErr, natsSchemes(c.NATS.URL))))
+	errs = append(errs, Blame("redis", validPort(c.Redis.URL)), Blame("nats", validNATS(c.NATS.URL)))
 	return errors.Join(errs...)
 }

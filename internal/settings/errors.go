@@ -78,12 +78,17 @@ func FlagError(err error, fs *pflag.FlagSet) error {
 	return UsageError{Err: err}
 }
 
-// WithoutIgnored leaves out of an error's text the variables that the command with these flags does not read.
-func WithoutIgnored(text string, fs *pflag.FlagSet) string {
+// AsSet names the settings in an error's text as the user has set them. A variable of envoyproxy/ratelimit that has
+// set a flag takes the flag's place. A variable that the command does not read is left out.
+func AsSet(text string, fs *pflag.FlagSet) string {
 	fs.VisitAll(func(f *pflag.Flag) {
-		if f.Annotations[envAnnotation] == nil {
-			text = strings.ReplaceAll(text, fmt.Sprintf("--%s (%s)", f.Name, EnvName(f.Name)), "--"+f.Name)
+		name := "--" + f.Name
+		if variable := f.Annotations[foreignAnnotation]; variable != nil {
+			name = variable[0]
+		} else if f.Annotations[envAnnotation] != nil {
+			return
 		}
+		text = strings.ReplaceAll(text, fmt.Sprintf("--%s (%s)", f.Name, EnvName(f.Name)), name)
 	})
 	return text
 }

@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -48,6 +50,9 @@ func EnvName(flag string) string {
 
 // envAnnotation marks a flag that has an environment variable.
 const envAnnotation = "env"
+
+// foreignAnnotation names the variable of envoyproxy/ratelimit that has set a flag.
+const foreignAnnotation = "foreign"
 
 // addTo makes the setting a flag. The environment can set it too, unless flagOnly is true. The present value of its
 // field is the default.
@@ -103,13 +108,17 @@ func shown(field any) string {
 	panic(fmt.Sprintf("a setting cannot be a %T", field)) // an error in this program's own table
 }
 
-// validate refuses numbers and durations that have no meaning.
+// validate refuses numbers and durations that have no meaning, and secrets that cannot be sent.
 func (s setting) validate() error {
 	least, above := 1, "above zero"
 	if s.zero {
 		least, above = 0, "of at least 0"
 	}
 	switch p := s.field.(type) {
+	case *string:
+		if s.secret && strings.ContainsFunc(*p, unicode.IsControl) {
+			return Blame(s.name, errors.New("it has a control character, such as a line feed"))
+		}
 	case *int:
 		if *p < least {
 			return Wrong(s.name, *p, fmt.Sprintf("expected a whole number of at least %d", least))

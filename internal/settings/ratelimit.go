@@ -62,7 +62,6 @@ func (x XDSTLS) Open(log *slog.Logger) (*reload.Files[*tls.Config], error) {
 // foreign reads the variables of envoyproxy/ratelimit. An empty variable counts as not set.
 type foreign struct {
 	look     func(string) (string, bool)
-	names    map[string]string // flag → the variable that has set it
 	errs     []error
 	warnings []string
 	xdsTLS   *XDSTLS // nil: plain text
@@ -172,50 +171,25 @@ var withTLS = [][2]string{
 // ReadRateLimit makes cmd read the variables of envoyproxy/ratelimit before it runs. Call it after Flags: a flag, or
 // its own variable, takes precedence over such a variable.
 func (c *Config) ReadRateLimit(cmd *cobra.Command) {
-	load, run := cmd.PreRunE, cmd.RunE
-	names := map[string]string{}
+	load := cmd.PreRunE
 	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
-		warnings, err := c.fromRatelimit(cmd.Flags(), os.LookupEnv, names)
+		warnings, err := c.fromRatelimit(cmd.Flags(), os.LookupEnv)
 		if err != nil {
 			return UsageError{Err: err}
 		}
 		if err := load(cmd, args); err != nil {
-			return rename(err, names)
+			return err
 		}
 		c.warnings = append(c.warnings, warnings...)
 		c.Rules.Unlevelled = c.NATS.URL == "" // nobody would end levels, or read the transitions that they publish
 		return nil
 	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error { return rename(run(cmd, args), names) }
-}
-
-// renamed is an error whose text names the variables that the user has set.
-type renamed struct {
-	error
-	text string
-}
-
-func (r renamed) Error() string { return r.text }
-func (r renamed) Unwrap() error { return r.error }
-
-// rename puts variables of envoyproxy/ratelimit in place of the flags that they have set (flag → variable).
-func rename(err error, names map[string]string) error {
-	if err == nil {
-		return nil
-	}
-	text := err.Error()
-	for name, variable := range names {
-		text = strings.ReplaceAll(text, fmt.Sprintf("--%s (%s)", name, EnvName(name)), variable)
-	}
-	return renamed{err, text}
 }
 
 // fromRatelimit reads the variables of envoyproxy/ratelimit. It ignores those for the tuning of a connection pool,
-// for statsd, and for the watching of files, because they change nothing here. It records in names which variable has
-// set which flag.
-func (c *Config) fromRatelimit(fs *pflag.FlagSet, look func(string) (string, bool), names map[string]string) ([]string,
-	error) {
-	e := &foreign{look: look, names: names}
+// for statsd, and for the watching of files, because they change nothing here.
+func (c *Config) fromRatelimit(fs *pflag.FlagSet, look func(string) (string, bool)) ([]string, error) {
+	e := &foreign{look: look}
 	for _, v := range same {
 		e.flag(fs, v[0], v[1], e.text(v[0], ""))
 	}
@@ -255,16 +229,16 @@ func (c *Config) fromRatelimit(fs *pflag.FlagSet, look func(string) (string, boo
 	return e.warnings, errors.Join(e.errs...)
 }
 
-// flag sets a flag, unless the flag, or its own variable, is already set.
+// flag sets a flag, unless the flag, or its own variable, is already set. Errors then name the variable.
 func (e *foreign) flag(fs *pflag.FlagSet, variable, name, value string) {
 	own, _ := e.look(EnvName(name))
 	if value == "" || own != "" || fs.Changed(name) {
 		return
 	}
+	fs.Lookup(name).Annotations[foreignAnnotation] = []string{variable} // AsSet names it
 	if err := fs.Set(name, value); err != nil {
-		e.errs = append(e.errs, fmt.Errorf("%s is %q: %w", variable, value, FlagError(err, nil)))
+		e.errs = append(e.errs, FlagError(err, nil))
 	}
-	e.names[name] = variable
 }
 
 // headers sets the names of the three headers, which can be chosen.

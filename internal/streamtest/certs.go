@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // Authority signs certificates for tests. Its own certificate is in the file CA.
@@ -55,9 +57,7 @@ func (a *Authority) IssueTo(name, cert, key string) {
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	der, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	testkit.Must(a.t, err)
 	a.write(key, "PRIVATE KEY", der)
 	a.sign(template, a.cert, private, a.key, cert)
 }
@@ -70,9 +70,7 @@ func (a *Authority) Config(cert, key string) *tls.Config {
 	c.RootCAs.AddCert(a.cert)
 	if cert != "" {
 		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
-			a.t.Fatal(err)
-		}
+		testkit.Must(a.t, err)
 		c.Certificates = []tls.Certificate{pair}
 	}
 	return c
@@ -80,9 +78,7 @@ func (a *Authority) Config(cert, key string) *tls.Config {
 
 func (a *Authority) template(name string) *x509.Certificate {
 	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	testkit.Must(a.t, err)
 	return &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
 }
@@ -91,32 +87,22 @@ func (a *Authority) sign(template, parent *x509.Certificate, subject, signer *ec
 	path string) *x509.Certificate {
 	a.t.Helper()
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, &subject.PublicKey, signer)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	testkit.Must(a.t, err)
 	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	testkit.Must(a.t, err)
 	a.write(path, "CERTIFICATE", der)
 	return cert
 }
 
 func (a *Authority) write(path, kind string, der []byte) {
 	a.t.Helper()
-	if err := os.WriteFile(path+".new", pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		a.t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		a.t.Fatal(err)
-	}
+	testkit.Must(a.t, os.WriteFile(path+".new", pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+	testkit.Must(a.t, os.Rename(path+".new", path))
 }
 
 func newKey(t testing.TB) *ecdsa.PrivateKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return key
 }

@@ -78,22 +78,22 @@ func (c *RedisCluster) join() {
 	ctx, masters := context.Background(), len(c.nodes)/2
 	for i, n := range c.nodes {
 		id, err := n.redis.Do(ctx, "CLUSTER", "MYID").Text()
-		c.must(err)
+		testkit.Must(c.t, err)
 		n.id = id
-		c.must(n.redis.Do(ctx, "CLUSTER", "SET-CONFIG-EPOCH", i+1).Err())
+		testkit.Must(c.t, n.redis.Do(ctx, "CLUSTER", "SET-CONFIG-EPOCH", i+1).Err())
 		if i < masters {
-			c.must(n.redis.Do(ctx, "CLUSTER", "ADDSLOTSRANGE", i*slots/masters, (i+1)*slots/masters-1).Err())
+			testkit.Must(c.t, n.redis.Do(ctx, "CLUSTER", "ADDSLOTSRANGE", i*slots/masters, (i+1)*slots/masters-1).Err())
 		}
 	}
 	// Introduce every node to every other: gossip alone would take seconds.
 	for _, n := range c.nodes {
 		for _, other := range c.nodes {
 			if host, port, _ := net.SplitHostPort(other.Addr()); n != other {
-				c.must(n.redis.Do(ctx, "CLUSTER", "MEET", host, port, other.bus).Err())
+				testkit.Must(c.t, n.redis.Do(ctx, "CLUSTER", "MEET", host, port, other.bus).Err())
 			}
 		}
 	}
-	Eventually(c.t, 30*time.Second, "the nodes know each other", func() (bool, string) {
+	Eventually(c.t, "the nodes know each other", func() (bool, string) {
 		for _, n := range c.nodes {
 			list, err := n.redis.ClusterNodes(ctx).Result()
 			if err != nil || strings.Count(list, "connected") != len(c.nodes) ||
@@ -105,7 +105,7 @@ func (c *RedisCluster) join() {
 	})
 	for i, n := range c.nodes[masters:] {
 		// The replica may not know yet that the other node is a master.
-		Eventually(c.t, 10*time.Second, "a replica is taken", func() (bool, string) {
+		Eventually(c.t, "a replica is taken", func() (bool, string) {
 			err := n.redis.ClusterReplicate(ctx, c.nodes[i].id).Err()
 			return err == nil, fmt.Sprint(err)
 		})
@@ -118,7 +118,7 @@ func (c *RedisCluster) join() {
 func (c *RedisCluster) AwaitWhole() {
 	c.t.Helper()
 	ctx := context.Background()
-	Eventually(c.t, 60*time.Second, "the cluster is whole", func() (bool, string) {
+	Eventually(c.t, "the cluster is whole", func() (bool, string) {
 		views, replicas := map[string]bool{}, 0
 		for _, n := range c.nodes {
 			if n.killed {
@@ -193,7 +193,7 @@ func (c *RedisCluster) Addrs() []string {
 func (c *RedisCluster) Slot(key string) int {
 	c.t.Helper()
 	slot, err := c.nodes[0].redis.ClusterKeySlot(context.Background(), key).Result()
-	c.must(err)
+	testkit.Must(c.t, err)
 	return int(slot)
 }
 
@@ -206,7 +206,7 @@ func (c *RedisCluster) MasterOf(slot int) string {
 			continue
 		}
 		list, err := n.slotMap()
-		c.must(err)
+		testkit.Must(c.t, err)
 		for _, s := range list {
 			if s.Start <= slot && slot <= s.End {
 				if votes[s.Nodes[0].Addr]++; votes[s.Nodes[0].Addr] > votes[best] {
@@ -251,9 +251,15 @@ func (c *RedisCluster) Each(do func(addr string, node *redis.Client)) {
 	}
 }
 
-func (c *RedisCluster) must(err error) {
-	c.t.Helper()
-	if err != nil {
-		c.t.Fatal(err)
-	}
+// OwnClusterOfOne starts a Cluster that has one master.
+func OwnClusterOfOne(t testing.TB) *RedisProcess {
+	t.Helper()
+	node := OwnRedis(t, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(testkit.FreePort(t)))
+	one := Connect(t, node.URL())
+	testkit.Must(t, one.ClusterAddSlotsRange(t.Context(), 0, 16383).Err())
+	Eventually(t, "the Cluster is whole", func() (bool, string) {
+		info := one.ClusterInfo(t.Context()).Val()
+		return strings.Contains(info, "cluster_state:ok"), info
+	})
+	return node
 }

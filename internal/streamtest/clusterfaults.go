@@ -6,7 +6,8 @@ import (
 	"net"
 	"strings"
 	"sync"
-	"time"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // Migrate moves a slot to the master at `to` while it is in use, as redis-cli does: a few keys at a time. If step is
@@ -20,12 +21,12 @@ func (c *RedisCluster) Migrate(slot int, to string, step func(moved int)) {
 		step = func(int) {}
 	}
 	host, port, _ := net.SplitHostPort(to)
-	c.must(dst.redis.Do(ctx, "CLUSTER", "SETSLOT", slot, "IMPORTING", src.id).Err())
-	c.must(src.redis.Do(ctx, "CLUSTER", "SETSLOT", slot, "MIGRATING", dst.id).Err())
+	testkit.Must(c.t, dst.redis.Do(ctx, "CLUSTER", "SETSLOT", slot, "IMPORTING", src.id).Err())
+	testkit.Must(c.t, src.redis.Do(ctx, "CLUSTER", "SETSLOT", slot, "MIGRATING", dst.id).Err())
 	step(0)
 	for moved := 0; ; {
 		keys, err := src.redis.ClusterGetKeysInSlot(ctx, slot, 10).Result()
-		c.must(err)
+		testkit.Must(c.t, err)
 		if len(keys) == 0 {
 			break
 		}
@@ -33,7 +34,7 @@ func (c *RedisCluster) Migrate(slot int, to string, step func(moved int)) {
 		for _, k := range keys {
 			args = append(args, k)
 		}
-		c.must(src.redis.Do(ctx, args...).Err())
+		testkit.Must(c.t, src.redis.Do(ctx, args...).Err())
 		moved += len(keys)
 		step(moved)
 	}
@@ -54,14 +55,14 @@ func (c *RedisCluster) AddMaster() string {
 	c.t.Helper()
 	ctx, n := context.Background(), startNode(c.t, nil)
 	id, err := n.redis.Do(ctx, "CLUSTER", "MYID").Text()
-	c.must(err)
+	testkit.Must(c.t, err)
 	n.id = id
 	for _, other := range c.nodes {
 		if host, port, _ := net.SplitHostPort(other.Addr()); !other.killed {
-			c.must(n.redis.Do(ctx, "CLUSTER", "MEET", host, port, other.bus).Err())
+			testkit.Must(c.t, n.redis.Do(ctx, "CLUSTER", "MEET", host, port, other.bus).Err())
 		}
 	}
-	Eventually(c.t, 30*time.Second, "the new master is known", func() (bool, string) {
+	Eventually(c.t, "the new master is known", func() (bool, string) {
 		for _, other := range c.nodes {
 			list, err := other.redis.ClusterNodes(ctx).Result()
 			if !other.killed && (err != nil || !strings.Contains(list, id)) {
@@ -88,7 +89,7 @@ func (c *RedisCluster) KillMasterOf(slot int) string {
 func (c *RedisCluster) AwaitNewMaster(slot int, old string) string {
 	c.t.Helper()
 	at := old
-	Eventually(c.t, 60*time.Second, fmt.Sprintf("another master than %s serves slot %d", old, slot),
+	Eventually(c.t, fmt.Sprintf("another master than %s serves slot %d", old, slot),
 		func() (bool, string) {
 			at = c.MasterOf(slot)
 			return at != old && at != "", at
@@ -102,14 +103,14 @@ func (c *RedisCluster) CutReplicaOf(slot int) (resume func()) {
 	c.t.Helper()
 	master := c.at(c.MasterOf(slot))
 	list, err := master.slotMap()
-	c.must(err)
+	testkit.Must(c.t, err)
 	for _, s := range list {
 		if s.Start <= slot && slot <= s.End && len(s.Nodes) > 1 {
 			n := c.at(s.Nodes[1].Addr)
 			n.Pause()
 			n.frozen = true
 			// Data that was sent before would still reach the replica, from its socket.
-			c.must(master.redis.Do(context.Background(), "CLIENT", "KILL", "TYPE", "replica").Err())
+			testkit.Must(c.t, master.redis.Do(context.Background(), "CLIENT", "KILL", "TYPE", "replica").Err())
 			return sync.OnceFunc(func() {
 				n.Resume()
 				n.frozen = false

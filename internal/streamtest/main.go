@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // underMain is true if Main runs the tests and will stop the shared servers.
@@ -73,9 +75,7 @@ func Build(t testing.TB) string {
 		}
 		return path, "", func() { os.RemoveAll(dir) }, err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return path
 }
 

@@ -12,6 +12,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/testcontainers/testcontainers-go"
 	"github.com/testcontainers/testcontainers-go/wait"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 var sharedNATS shared
@@ -69,9 +71,7 @@ func OwnNATS(t testing.TB) *NATSServer {
 	t.Helper()
 	n := &NATSServer{t: t, dir: t.TempDir(), port: server.RANDOM_PORT}
 	srv, err := startNATS(n.dir, n.port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	n.srv, n.port = srv, srv.Addr().(*net.TCPAddr).Port
 	t.Cleanup(func() {
 		n.mu.Lock()
@@ -125,9 +125,7 @@ func (n *NATSServer) Start() {
 func EmbeddedNATS(t testing.TB, o server.Options) (s *server.Server, stop func()) {
 	t.Helper()
 	s, err := serveNATS(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	stop = sync.OnceFunc(func() { stopNATS(s) })
 	t.Cleanup(stop)
 	return s, stop

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,8 +22,7 @@ import (
 // any goroutine.
 type NATSCluster struct {
 	t       testing.TB
-	mu      sync.Mutex
-	servers [3]*process
+	servers [3]*ServerProcess
 }
 
 // OwnNATSCluster starts a cluster for this test alone and returns when it has a leader. It ends with the test. Each
@@ -41,16 +39,13 @@ func OwnNATSCluster(t testing.TB) *NATSCluster {
 		p.args = []string{"--name", fmt.Sprintf("n%d", i), "--addr", "127.0.0.1", "--port", strconv.Itoa(p.port),
 			"--jetstream", "--store_dir", p.dir,
 			"--cluster_name", "test", "--cluster", routes[i], "--routes", strings.Join(routes, ",")}
-		c.servers[i] = p
-	}
-	t.Cleanup(func() {
-		for i, p := range c.servers {
-			p.remove()
+		t.Cleanup(func() { // after the server has ended
 			if t.Failed() {
 				t.Logf("nats-server %d: …%s", i, p.logEnd())
 			}
-		}
-	})
+		})
+		c.servers[i] = newServerProcess(t, "nats-server", p)
+	}
 	for i := range c.servers {
 		c.Start(i)
 	}
@@ -61,30 +56,21 @@ func OwnNATSCluster(t testing.TB) *NATSCluster {
 // URL names all servers, in the form that a client accepts.
 func (c *NATSCluster) URL() string {
 	var list []string
-	for _, p := range c.servers {
-		list = append(list, "nats://"+p.addr())
+	for _, s := range c.servers {
+		list = append(list, "nats://"+s.Addr())
 	}
 	return strings.Join(list, ",")
 }
 
 // Start starts server i, the first time or again, on the same ports and store, and returns when it listens. It
 // answers JetStream requests when most of the servers run.
-func (c *NATSCluster) Start(i int) { c.t.Helper(); c.do("start", i, c.servers[i].start) }
+func (c *NATSCluster) Start(i int) { c.t.Helper(); c.servers[i].Start() }
 
 // Stop ends server i as SIGTERM does and returns when it has ended; its store stays.
-func (c *NATSCluster) Stop(i int) { c.t.Helper(); c.do("stop", i, c.servers[i].stop) }
+func (c *NATSCluster) Stop(i int) { c.t.Helper(); c.servers[i].Stop() }
 
 // Kill ends server i by SIGKILL and returns when it has ended.
-func (c *NATSCluster) Kill(i int) { c.t.Helper(); c.do("kill", i, c.servers[i].kill) }
-
-func (c *NATSCluster) do(what string, i int, f func() error) {
-	c.t.Helper()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := f(); err != nil {
-		c.t.Errorf("%s NATS server %d: %v", what, i, err)
-	}
-}
+func (c *NATSCluster) Kill(i int) { c.t.Helper(); c.servers[i].Kill() }
 
 // AwaitLeader waits until the running servers have a leader of JetStream: only the leader answers requests about the
 // account.
@@ -117,15 +103,11 @@ func (c *NATSCluster) ask(what string, do func(context.Context, jetstream.JetStr
 	c.t.Helper()
 	nc, err := nats.Connect(c.URL(), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
 		nats.ReconnectWait(100*time.Millisecond))
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	testkit.Must(c.t, err)
 	defer nc.Close()
 	js, err := jetstream.New(nc)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	Eventually(c.t, time.Minute, what, func() (bool, string) {
+	testkit.Must(c.t, err)
+	Eventually(c.t, what, func() (bool, string) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		err := do(ctx, js)

@@ -8,7 +8,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"syscall"
+	"testing"
 )
 
 // process is a server on a loopback port, with its log in dir. Its methods are called one at a time.
@@ -135,4 +137,52 @@ func (p *process) logEnd() string {
 		return err.Error()
 	}
 	return string(b[max(0, len(b)-1000):])
+}
+
+// ServerProcess is a server program of one test, to simulate faults. Its methods may be called from any goroutine; a
+// failure is an error of the test.
+type ServerProcess struct {
+	t    testing.TB
+	name string
+	mu   sync.Mutex
+	p    *process
+}
+
+// newServerProcess makes a ServerProcess that ends with the test.
+func newServerProcess(t testing.TB, name string, p *process) *ServerProcess {
+	s := &ServerProcess{t: t, name: name, p: p}
+	t.Cleanup(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		p.remove()
+	})
+	return s
+}
+
+// Addr is the server's host:port, the same over restarts.
+func (s *ServerProcess) Addr() string { return s.p.addr() }
+
+// Stop ends the server as SIGTERM does and returns when it has ended.
+func (s *ServerProcess) Stop() { s.t.Helper(); s.do("stop", s.p.stop) }
+
+// Kill ends the server by SIGKILL and returns when it has ended.
+func (s *ServerProcess) Kill() { s.t.Helper(); s.do("kill", s.p.kill) }
+
+// Pause freezes the server: connections stay open, and it does not answer.
+func (s *ServerProcess) Pause() { s.t.Helper(); s.do("pause", s.p.pause) }
+
+// Resume lets a frozen server go on.
+func (s *ServerProcess) Resume() { s.t.Helper(); s.do("resume", s.p.resume) }
+
+// Start starts a stopped or killed server again on the same port and data
+// directory and returns when it answers.
+func (s *ServerProcess) Start() { s.t.Helper(); s.do("start", s.p.start) }
+
+func (s *ServerProcess) do(what string, f func() error) {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := f(); err != nil {
+		s.t.Errorf("%s %s at %s: %v", what, s.name, s.p.addr(), err)
+	}
 }

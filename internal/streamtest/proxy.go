@@ -64,12 +64,10 @@ func (p *Proxy) serve(client net.Conn) {
 	}
 	p.conns[client], p.conns[server] = true, false
 	p.mu.Unlock()
-	defer func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
+	defer p.locked(func() {
 		delete(p.conns, client)
 		delete(p.conns, server)
-	}()
+	})
 	var requests sync.WaitGroup
 	requests.Go(func() {
 		p.copy(server, client, false)
@@ -123,25 +121,21 @@ func (p *Proxy) Blackhole() { p.hold(false) }
 func (p *Proxy) HoldReplies() { p.hold(true) }
 
 func (p *Proxy) hold(half bool) {
+	p.locked(func() { p.open, p.half = make(chan struct{}), half })
+}
+
+func (p *Proxy) locked(change func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.open, p.half = make(chan struct{}), half
+	change()
 }
 
 // LoseReplies drops the next n replies and closes the connection of each: the server has executed the request, and
 // the client does not know it.
-func (p *Proxy) LoseReplies(n int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.lose = n
-}
+func (p *Proxy) LoseReplies(n int) { p.locked(func() { p.lose = n }) }
 
 // Delay delays each piece by d, in both directions.
-func (p *Proxy) Delay(d time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.delay = d
-}
+func (p *Proxy) Delay(d time.Duration) { p.locked(func() { p.delay = d }) }
 
 // Sever closes all connections. New ones are accepted.
 func (p *Proxy) Sever() {
@@ -154,9 +148,7 @@ func (p *Proxy) Sever() {
 
 // Refuse closes all connections and every new one at once. Heal ends it.
 func (p *Proxy) Refuse() {
-	p.mu.Lock()
-	p.refuse = true
-	p.mu.Unlock()
+	p.locked(func() { p.refuse = true })
 	p.Sever()
 }
 

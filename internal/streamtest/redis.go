@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"slices"
 	"strconv"
-	"sync"
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
@@ -126,13 +125,8 @@ func ScriptsRedis(t testing.TB) *miniredis.Miniredis {
 	return miniredis.RunT(t)
 }
 
-// RedisProcess is a real Redis for one test, to simulate faults. Its methods may be called from any goroutine; a
-// failure is an error of the test.
-type RedisProcess struct {
-	t  testing.TB
-	mu sync.Mutex
-	p  *process
-}
+// RedisProcess is a real Redis for one test.
+type RedisProcess struct{ *ServerProcess }
 
 // OwnRedis starts a redis-server from PATH for this test alone, with args after its settings ("--appendonly", "yes"
 // for data that survive a restart). Without the program the test is skipped, or fails if EnvRequire is set. The
@@ -149,42 +143,8 @@ func ownRedis(t testing.TB, env, args []string) *RedisProcess {
 		missing(t, "a real Redis of its own", "install redis-server", errors.New("no redis-server on PATH"))
 	}
 	testkit.Must(t, err)
-	r := &RedisProcess{t: t, p: p}
-	t.Cleanup(func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		p.remove()
-	})
-	return r
+	return &RedisProcess{newServerProcess(t, "redis", p)}
 }
-
-// Addr is the server's host:port, the same over restarts.
-func (r *RedisProcess) Addr() string { return r.p.addr() }
 
 // URL is the server's address as redis://host:port.
 func (r *RedisProcess) URL() string { return "redis://" + r.p.addr() }
-
-// Stop ends the server as SIGTERM does and returns when it has ended.
-func (r *RedisProcess) Stop() { r.t.Helper(); r.do("stop", r.p.stop) }
-
-// Kill ends the server by SIGKILL and returns when it has ended.
-func (r *RedisProcess) Kill() { r.t.Helper(); r.do("kill", r.p.kill) }
-
-// Pause freezes the server: connections stay open, and it does not answer.
-func (r *RedisProcess) Pause() { r.t.Helper(); r.do("pause", r.p.pause) }
-
-// Resume lets a frozen server go on.
-func (r *RedisProcess) Resume() { r.t.Helper(); r.do("resume", r.p.resume) }
-
-// Start starts a stopped or killed server again on the same port and data
-// directory and returns when it answers.
-func (r *RedisProcess) Start() { r.t.Helper(); r.do("start", r.p.start) }
-
-func (r *RedisProcess) do(what string, f func() error) {
-	r.t.Helper()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := f(); err != nil {
-		r.t.Errorf("%s redis at %s: %v", what, r.p.addr(), err)
-	}
-}

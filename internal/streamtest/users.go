@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/deploy"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // sharedUsers are the users of deploy/users.acl, but only for the prefixes of tests.
@@ -84,7 +85,7 @@ func withRedis(url string, do func(context.Context, *redis.Client) error) error 
 	}
 	c := redis.NewClient(opts)
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return do(ctx, c)
 }
@@ -114,9 +115,7 @@ func NewSecuredRedis(t testing.TB, args ...string) *SecuredRedis {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "users.acl")
 	write := func(text string) {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	// The code that waits for the server has no password, so these users are created when the server runs.
 	write("user default on nopass ~* &* +@all\n")
@@ -146,9 +145,7 @@ func (s *SecuredRedis) As(user string) string { return as(s.URL(), user) }
 func (s *SecuredRedis) Refused(t testing.TB) []string {
 	t.Helper()
 	list, err := refused(s.As("operator"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return list
 }
 
@@ -168,9 +165,7 @@ func NewSecuredNATS(t testing.TB, lines ...string) *SecuredNATS {
 			"nats-permissions.conf\n%s\n",
 			filepath.Join(dir, "store"), strings.Join(lines, "\n")),
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	for _, user := range []string{"relay", "subscriber", "alerts", "sinks", "watch", "doctor"} {
 		t.Setenv("STREAMCOUNTER_NATS_"+strings.ToUpper(user)+"_PASSWORD", password(user))

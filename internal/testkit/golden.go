@@ -17,13 +17,21 @@ var Update = flag.Bool("update", false, "write the golden files")
 func Golden(t testing.TB, path, got string) {
 	t.Helper()
 	if *Update {
-		Must(t, os.WriteFile(path, []byte(got), 0o644))
+		write(t, path, got)
 		return
 	}
 	want, err := os.ReadFile(path)
 	Must(t, err)
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s (-want +got; -update writes it):\n%s", path, diff)
+	}
+}
+
+// write writes a golden file, but not what a test got that has failed: it may lack a part.
+func write(t testing.TB, path, text string) {
+	t.Helper()
+	if !t.Failed() {
+		Must(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 }
 
@@ -40,7 +48,7 @@ func Section(t testing.TB, page, name, got string) {
 		t.Fatalf("%s has no %q and %q", page, begin, end)
 	}
 	if *Update {
-		Must(t, os.WriteFile(page, []byte(before+begin+got+end+after), 0o644))
+		write(t, page, before+begin+got+end+after)
 		return
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -47,9 +47,6 @@ func StartAppend(ctx context.Context, t trace.Tracer, streams string, events int
 // StartProcess starts the span of one event that is folded: the entry `id` of a stream, read by a group.
 func StartProcess(ctx context.Context, t trace.Tracer, stream, group, id string, partition int) (context.Context,
 	Span) {
-	if t == nil {
-		return ctx, Span{}
-	}
 	return Start(ctx, t, "process "+stream, trace.SpanKindConsumer, append(
 		messaging("redis", "process", semconv.MessagingOperationTypeProcess), semconv.MessagingDestinationName(stream),
 		semconv.MessagingDestinationPartitionID(strconv.Itoa(partition)), semconv.MessagingConsumerGroupName(group),
@@ -60,9 +57,6 @@ func StartProcess(ctx context.Context, t trace.Tracer, stream, group, id string,
 // is left out, and so is the message's id, which contains the key.
 func StartPublish(ctx context.Context, t trace.Tracer, stream, subject string, more ...attribute.KeyValue) (
 	context.Context, Span) {
-	if t == nil {
-		return ctx, Span{}
-	}
 	template := subject[:strings.LastIndexByte(subject, '.')+1] + "{key}"
 	attributes := append(messaging("nats", "publish", semconv.MessagingOperationTypeSend),
 		semconv.MessagingDestinationName(stream), semconv.MessagingDestinationTemplate(template))

@@ -5,8 +5,10 @@ package transport
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -22,7 +24,43 @@ func NotSent(err error) error {
 // Lost wraps the error of a request whose reply did not come: it may have been charged, and if it is sent again it
 // may be charged twice.
 func Lost(err error) error {
-	return fmt.Errorf("%w: %w: %w", api.ErrNoAnswer, api.ErrOutcomeUnknown, err)
+	return &lost{fmt.Errorf("%w: %w: %w", api.ErrNoAnswer, api.ErrOutcomeUnknown, err), err}
+}
+
+// lost is the error of Lost, so that ErrorOf finds what it wraps.
+type lost struct {
+	error
+	cause error
+}
+
+func (l *lost) Unwrap() error { return l.error }
+
+// ErrorOf returns the error of a request for these checks. If none of them charges, nothing was charged, whether or
+// not the request was lost.
+func ErrorOf(err error, reqs ...api.CheckRequest) error {
+	var l *lost
+	charges := func(r api.CheckRequest) bool { return r.Mode != api.ModeLook }
+	if errors.As(err, &l) && !slices.ContainsFunc(reqs, charges) {
+		return NotSent(l.cause)
+	}
+	return err
+}
+
+// validateKey refuses the idempotency key of a context, if it has one, that no server accepts.
+func validateKey(ctx context.Context) error {
+	if !api.Repeatable(ctx) {
+		return nil
+	}
+	return api.IdempotencyKey(ctx).Validate()
+}
+
+// Decided returns an answer, or none beside an error.
+func Decided[T any](answer T, err error) (T, error) {
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return answer, nil
 }
 
 // Validate returns the request with its cost filled in, and refuses what no server accepts, also the key of ctx.
@@ -50,10 +88,12 @@ func validate(req api.CheckRequest) (api.CheckRequest, error) {
 	return req, api.ValidateCount(req.Cost)
 }
 
+var errNoKeys = fmt.Errorf("%w: no key is asked for", api.ErrBadRequest)
+
 // ValidateAll validates each request, their modes together, and the key of ctx.
 func ValidateAll(ctx context.Context, reqs []api.CheckRequest) ([]api.CheckRequest, error) {
 	if len(reqs) == 0 {
-		return nil, fmt.Errorf("%w: no key is asked for", api.ErrBadRequest)
+		return nil, errNoKeys
 	}
 	if err := validateKey(ctx); err != nil {
 		return nil, err
@@ -104,33 +144,45 @@ func ValidateReservation(ctx context.Context, req api.ReservationRequest) ([]api
 // EachValid is CheckEach for the requests that a server would accept. The others get their error without a call.
 func EachValid(ctx context.Context, reqs []api.CheckRequest,
 	check func(valid []api.CheckRequest) ([]api.Each, error)) ([]api.Each, error) {
-	if len(reqs) == 0 {
-		_, err := ValidateAll(ctx, reqs)
+	if err := validateKey(ctx); err != nil && len(reqs) > 0 {
 		return nil, err
 	}
-	if err := validateKey(ctx); err != nil {
-		return nil, err
+	return EachUnknown(reqs, func(_ int, r *api.CheckRequest) (e api.Each, known bool) {
+		*r, e.Err = validate(*r)
+		return e, e.Err != nil
+	}, check)
+}
+
+// EachUnknown is CheckEach for the requests whose results are not known. known returns the result of a request that
+// needs no call, or may complete the request.
+func EachUnknown(reqs []api.CheckRequest, known func(i int, r *api.CheckRequest) (api.Each, bool),
+	check func(unknown []api.CheckRequest) ([]api.Each, error)) ([]api.Each, error) {
+	if len(reqs) == 0 {
+		return nil, errNoKeys
 	}
 	out := make([]api.Each, len(reqs))
-	var valid []api.CheckRequest
-	var at []int // in valid → in reqs
+	unknown := make([]api.CheckRequest, 0, len(reqs))
+	var at []int // in unknown → in reqs
 	for i, r := range reqs {
-		r, err := validate(r)
-		if err != nil {
-			out[i].Err = err
+		n := len(unknown)
+		unknown = append(unknown, r)
+		var isKnown bool
+		if out[i], isKnown = known(i, &unknown[n]); isKnown {
+			unknown = unknown[:n]
 			continue
 		}
-		valid, at = append(valid, r), append(at, i)
+		at = append(at, i)
 	}
-	if len(valid) == 0 {
+	if len(unknown) == 0 {
 		return out, nil
 	}
-	some, err := check(valid)
+	some, err := check(unknown)
 	if err != nil {
-		return nil, err
+		return nil, ErrorOf(err, unknown...)
 	}
 	for j, i := range at {
 		out[i] = some[j]
+		out[i].Err = ErrorOf(some[j].Err, unknown[j])
 	}
 	return out, nil
 }

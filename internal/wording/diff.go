@@ -143,9 +143,13 @@ func added(r *windows.Rule, place, all int) Change {
 }
 
 func renamed(p pair) Change {
-	return Change{Kind: Renamed, Rule: p.after.Name, Text: "renamed, was " + p.before.Name,
-		Follows: "what keys have spent stays; decisions and alerts have the new name, which subscribers, " +
-			"dashboards and overrides may have to learn"}
+	c := Change{Kind: Renamed, Rule: p.after.Name, Text: "renamed, was " + p.before.Name,
+		Follows: "decisions and alerts have the new name, which subscribers, dashboards and overrides may have to " +
+			"learn"}
+	if len(p.after.CountedAnew(p.before)) == 0 {
+		c.Follows = "what keys have spent stays; " + c.Follows
+	}
+	return c
 }
 
 // moved describes which rules the rule has passed, and what follows.

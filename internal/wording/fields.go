@@ -3,10 +3,9 @@ package wording
 import (
 	"fmt"
 	"slices"
-	"time"
+	"strings"
 
 	"github.com/streamcounter/streamcounter/internal/english"
-	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -20,7 +19,7 @@ func fields(a, b *windows.Rule) []Change {
 			out = append(out, Change{Kind: Changed, Rule: b.Name, Text: text, Follows: follows})
 		}
 	}
-	add(a.Match != b.Match, fmt.Sprintf("match %s, was %s", match(b), match(a)),
+	add(a.Match != b.Match, fmt.Sprintf("match %s, was %s", b.MatchText(), a.MatchText()),
 		rematched(a, b))
 	recounts := b.CountedAnew(a)
 	other := algorithm(a) != algorithm(b) || len(recounts) > 0
@@ -35,25 +34,30 @@ func fields(a, b *windows.Rule) []Change {
 	return out
 }
 
-// recounted returns what follows if some windows of a rule are counted from zero.
+// recounted returns what follows if another algorithm counts some windows of a rule. It counts those in anew from zero.
 func recounted(a, b *windows.Rule, anew []windows.Window) string {
-	if len(anew) == 0 {
-		return ""
-	}
 	var kept bool
-	var spans []string
+	var spans, follows []string
 	for _, w := range b.Windows {
+		i := slices.IndexFunc(a.Windows, w.Same)
 		switch {
+		case w.InFlight || i < 0:
 		case slices.ContainsFunc(anew, w.Same):
 			spans = append(spans, within(b, w))
-		case !w.InFlight && slices.ContainsFunc(a.Windows, w.Same):
+		default:
 			kept = true
+			if a.AlgorithmOf(a.Windows[i]) != b.AlgorithmOf(w) {
+				follows = append(follows, within(b, w)+": "+begins(a, b, w))
+			}
 		}
 	}
-	if !kept {
-		return "keys start from zero once"
+	switch {
+	case len(spans) > 0 && kept:
+		follows = append(follows, "keys start from zero once "+english.List(spans, "and"))
+	case len(spans) > 0:
+		follows = append(follows, "keys start from zero once")
 	}
-	return "keys start from zero once " + english.List(spans, "and")
+	return strings.Join(follows, "; ")
 }
 
 // rematched returns what follows if a rule matches other keys.
@@ -101,6 +105,13 @@ func spans(a, b *windows.Rule) []Change {
 		if was.Limit != w.Limit {
 			add(fmt.Sprintf("%s %s, was %s", english.Number(w.Limit), within(b, w), english.Number(was.Limit)), settled)
 		}
+		if is, before := values(w), values(was); is != before {
+			follows := ""
+			if w.ValueFrom != was.ValueFrom {
+				follows = "keys from Envoy's descriptors change, and start from zero"
+			}
+			add(is+" "+within(b, w)+", was "+before, follows)
+		}
 		if !was.SamePeriods(w) {
 			add(fmt.Sprintf("%s, was %s", within(b, w), within(a, was)), "what was spent in the running period stays")
 		}
@@ -119,17 +130,13 @@ func begins(a, b *windows.Rule, w windows.Window) string {
 	case w.InFlight:
 		return "only reservations are taken, no plain checks"
 	}
-	var kept time.Duration
-	for _, old := range a.Windows {
-		if a.AlgorithmOf(old) == b.AlgorithmOf(w) && lua.IsExact(b.AlgorithmOf(w)) {
-			kept = max(kept, old.Per)
-		}
-	}
-	switch {
+	switch kept := b.Kept(a, w); {
 	case kept == 0:
 		return "it begins with nothing"
 	case w.Per <= kept:
 		return "it is right at once, from what is kept"
+	default:
+		return fmt.Sprintf("it counts what is kept, %s, and is right after %s", english.Span(kept),
+			english.Span(w.Per))
 	}
-	return fmt.Sprintf("it counts what is kept, %s, and is right after %s", english.Span(kept), english.Span(w.Per))
 }

@@ -1,7 +1,6 @@
 package wording
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,14 +13,7 @@ import (
 // Rule describes a rule in one line.
 func Rule(r *windows.Rule) string {
 	parts := append([]string{limits(r)}, r.Says()...)
-	return fmt.Sprintf("%s (%s): %s", r.Name, match(r), strings.Join(parts, "; "))
-}
-
-func match(r *windows.Rule) string {
-	if r.Match == "" {
-		return "a tier, which only an override chooses"
-	}
-	return r.Match
+	return fmt.Sprintf("%s (%s): %s", r.Name, r.MatchText(), strings.Join(parts, "; "))
 }
 
 // limits describes what all windows admit together, and how they are counted.
@@ -54,13 +46,31 @@ func Window(r *windows.Rule, w windows.Window) string {
 			english.Number(w.Limit), english.Span(w.Per))
 	}
 	if w.Distinct != "" {
-		values := fmt.Sprintf("%s different values of %q", english.Number(w.Limit), w.Distinct)
-		if !w.Hash.IsZero() {
-			values += ", hashed,"
-		}
-		return values + " " + within(r, w)
+		return english.Number(w.Limit) + " " + values(w) + " " + within(r, w)
 	}
 	return english.Number(w.Limit) + " " + within(r, w)
+}
+
+// values describes what counts as a value of a window with distinct, and where else values go.
+func values(w windows.Window) string {
+	var parts []string
+	if words := w.Normalize.String(); words != "" {
+		parts = append(parts, "normalized by "+strings.ReplaceAll(words, ",", " and "))
+	}
+	if !w.Hash.IsZero() {
+		parts = append(parts, w.Hash.Says())
+	}
+	if w.ValueFrom != "" {
+		parts = append(parts, fmt.Sprintf("from the entry %q", w.ValueFrom))
+	}
+	if w.PublishValues > 0 {
+		parts = append(parts, fmt.Sprintf("the newest %d go with decisions", w.PublishValues))
+	}
+	text := fmt.Sprintf("different values of %q", w.Distinct)
+	if len(parts) > 0 {
+		text += " (" + strings.Join(parts, "; ") + ")"
+	}
+	return text
 }
 
 // within describes the span of a window: in any minute.
@@ -71,7 +81,7 @@ func within(r *windows.Rule, w windows.Window) string {
 		return "at once, for " + english.Span(w.Per) + " at most"
 	case period != "":
 		return "in each " + period
-	case lua.PromiseOf(cmp.Or(w.Algorithm, r.Algorithm)) == lua.OfTheClock:
+	case lua.PromiseOf(r.AlgorithmOf(w)) == lua.OfTheClock:
 		return "in each " + english.PerSpan(w.Per) + " of the clock"
 	}
 	return "in any " + english.PerSpan(w.Per)

@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -32,6 +33,8 @@ import (
 
 	"github.com/streamcounter/streamcounter/check/envoy/config"
 	"github.com/streamcounter/streamcounter/internal/pause"
+	"github.com/streamcounter/streamcounter/internal/reload"
+	"github.com/streamcounter/streamcounter/windows"
 )
 
 // Config of a Source. Server is required.
@@ -53,8 +56,10 @@ type Config struct {
 
 // Source follows the limits of a server. It begins without limits, and keeps the last ones while the server is away.
 type Source struct {
-	*config.Pushed
-	config Config
+	*reload.Pushed[*config.Limits]
+	config  Config
+	once    sync.Once
+	arrived chan struct{} // closed when the first limits have been taken
 
 	// Only Run uses these:
 	taken   []*rlsconf.RateLimitConfig // what is in force
@@ -80,11 +85,11 @@ func New(c Config) (*Source, error) {
 	c.Node = cmp.Or(c.Node, "default")
 	c.FirstWait, c.LongestWait = cmp.Or(c.FirstWait, 500*time.Millisecond), cmp.Or(c.LongestWait, 10*time.Second)
 	c.MaxBytes = cmp.Or(c.MaxBytes, 32<<20)
-	pushed, err := config.NewPushed(c.Log, c.Options)
+	none, err := config.FromResources(nil, c.Options)
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{Pushed: pushed, config: c}
+	s := &Source{Pushed: reload.NewPushed("limits", c.Log, none), config: c, arrived: make(chan struct{})}
 	conn, err := s.dial() // connects only when it is used: this checks the address
 	if err != nil {
 		return nil, fmt.Errorf("xDS server %s: %w", c.Server, err)
@@ -104,6 +109,33 @@ func (s *Source) dial() (*grpc.ClientConn, error) {
 		// So a server that disappears silently is noticed. grpc-go's servers refuse more frequent pings.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 6 * time.Minute, Timeout: 20 * time.Second}),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 5 * time.Second}))
+}
+
+// Limits returns the current limits.
+func (s *Source) Limits() *config.Limits { return s.Value() }
+
+// Rules returns the rules of the limits.
+func (s *Source) Rules() *windows.Rules { return s.Limits().Rules() }
+
+// Refused returns what of the last resources is not in force; nil: all of it is.
+func (s *Source) Refused() error {
+	if err := s.Pushed.Refused(); err != nil {
+		return err
+	}
+	return s.Limits().Refused()
+}
+
+// Arrived is closed when limits have been taken for the first time.
+func (s *Source) Arrived() <-chan struct{} { return s.arrived }
+
+// Ready returns an error as long as no limits have come, because it is not known then what is limited.
+func (s *Source) Ready() error {
+	select {
+	case <-s.arrived:
+		return nil
+	default:
+		return config.ErrNoLimits
+	}
 }
 
 // Reload has nothing to do: the server says when something changes.
@@ -235,32 +267,51 @@ func sameSet(a, b []*anypb.Any) bool {
 }
 
 // take puts the limits of a response in force, except those that cannot be counted. For those it returns an error,
-// which the server receives in a NACK. A response with what is in force already changes nothing.
+// which the server receives in a NACK. If the response cannot be read, the limits before stay in force. A response
+// with what is in force already changes nothing.
 func (s *Source) take(response []*anypb.Any) error {
+	list, err := resourcesOf(response)
+	same := func(a, b *rlsconf.RateLimitConfig) bool { return proto.Equal(a, b) }
+	if err == nil && s.Ready() == nil && s.Refused() == nil && slices.EqualFunc(list, s.taken, same) {
+		return nil
+	}
+	if err = s.Take(func() (*config.Limits, error) {
+		if err != nil {
+			return nil, err
+		}
+		return config.FromResources(list, s.config.Options)
+	}, "resources", len(list)); err != nil {
+		return err
+	}
+	s.taken = list
+	for _, warning := range s.Limits().Warnings() {
+		s.config.Log.Warn(warning)
+	}
+	s.once.Do(func() { close(s.arrived) })
+	if err = s.Limits().Refused(); err != nil {
+		s.config.Log.Error("some limits are refused, the others are in force", "error", err)
+	}
+	return err
+}
+
+// resourcesOf decodes a response, and sorts its resources by name and domain.
+func resourcesOf(response []*anypb.Any) ([]*rlsconf.RateLimitConfig, error) {
 	list := make([]*rlsconf.RateLimitConfig, len(response))
 	for i, one := range response {
 		list[i] = &rlsconf.RateLimitConfig{}
 		if !one.MessageIs(list[i]) {
-			return s.Refuse(fmt.Errorf("resources[%d] is a %q, expected a %q", i, one.MessageName(),
-				list[i].ProtoReflect().Descriptor().FullName()))
+			return nil, fmt.Errorf("resources[%d] is a %q, expected a %q", i, one.MessageName(),
+				list[i].ProtoReflect().Descriptor().FullName())
 		}
 		if err := one.UnmarshalTo(list[i]); err != nil {
-			return s.Refuse(fmt.Errorf("resources[%d]: %w", i, err))
+			return nil, fmt.Errorf("resources[%d]: %w", i, err)
 		}
 	}
 	// Servers send the resources in any order, but the order of a domain's patterns must not change without a reason.
 	slices.SortStableFunc(list, func(a, b *rlsconf.RateLimitConfig) int {
 		return cmp.Or(strings.Compare(a.GetName(), b.GetName()), strings.Compare(a.GetDomain(), b.GetDomain()))
 	})
-	same := func(a, b *rlsconf.RateLimitConfig) bool { return proto.Equal(a, b) }
-	if s.Ready() == nil && s.Refused() == nil && slices.EqualFunc(list, s.taken, same) {
-		return nil
-	}
-	taken, err := s.Take(list)
-	if taken {
-		s.taken = list
-	}
-	return err
+	return list, nil
 }
 
 // shorten keeps what a server logs of a refusal within bounds.

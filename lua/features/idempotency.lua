@@ -1,15 +1,12 @@
--- idempotency.lua: the answers to calls that have a key from their caller (the
--- header Idempotency-Key). A call that is sent again gets the answer of the first call,
--- and is charged only once. The answer is remembered in the same step as the charge.
+-- idempotency.lua: the answers to calls that have a key from their caller (the header Idempotency-Key). A call that is
+-- sent again gets the answer of the first one, which was remembered in the same step as the charge.
 --
 -- KEYS   the last ones: the memory of each such call
--- ARGV   at the place where the check reads it, per call: its
---        number in the run, rising; for how many ms its answer is remembered, 0: not at
---        all (it is only looked for); the fingerprint of its body, without spaces
--- Reply  in the place of `allowed`: 1|0 for a new call; 3|2 for a call that was
---        answered before: the rest is the remembered answer, if the rules have not changed
---        their windows since; 4 if the key was used with another body: nothing was charged
---
+-- ARGV   at the place where the check reads it, per call: its number in the run, rising; for how many ms its answer is
+--        remembered, 0: not at all (it is only looked for); the fingerprint of its body, without spaces
+-- Reply  in the place of `allowed`: 1|0 for a new call; 3|2 for a call that was answered before: the rest is the
+--        remembered answer, if the rules have not changed their windows since; 4 if the key was used with another
+--        body: nothing was charged
 -- A memory is a string: the fingerprint, then the integers of the answer. Any other value of
 -- the key is corrupt, counts as no memory, and is replaced.
 --

@@ -1,5 +1,4 @@
--- overrides.lua: what an operator has set for a key or a pattern, and the decisions that
--- follow from it. override.lua and expire-overrides.lua include it.
+-- overrides.lua: what an operator has set for a key or a pattern, and the decisions that follow from it.
 --
 -- A target is a key, or a line feed and a pattern. The hash of overrides has target -> JSON
 -- (api.Override), and under "\nversion" a text that differs after each change. Each change is
@@ -46,13 +45,13 @@ end
 -- it wrote. The decision's record is under the key, a line feed and "override", and has no windows.
 -- It exists in addition to the record of the key's rule.
 --   block    {till, hold, reason}; nil if the key is not blocked (any more)
---   changed  the block was set again: its decision is published again
+--   changed  the block was set again: its decision is published again, if it is a number with a version above it
 local function decide_block(place, key, now, block, changed)
   local field = key .. '\noverride'
   local text = call('HGET', KEYS[place + LEVELS], field)
   local rec = parse_record(text, now)
   local x, said = about(place, key, field, now, rec), rec.rule == 'override' and rec.throttle
-  x.rule = 'override'
+  x.rule, rec.version = 'override', max(rec.version, tonumber(changed) or 0)
   if not block then
     if said then emit(x, 'released', 100, said, 0, now, now) end
     if text then forget(place, field, rec.version) end
@@ -82,7 +81,7 @@ local function follow_override(place, now, target, o, changed)
       if o.till and o.till <= till then till, hold = o.till, 0 end
       return decide_block(place, target, now, {till = till, hold = hold, reason = o.reason}, changed)
     end
-    written = decide_block(place, target, now, nil)
+    written = decide_block(place, target, now, nil, changed)
   end
   if o and o.till then
     call('ZADD', KEYS[place + DUE], int(o.till), field)

@@ -11,14 +11,11 @@ algorithms.penalty = penalty
 
 function penalty.open(m, name, now)
   local text = pcall('GET', name)
-  if text and text.err then
-    is_wrong_type(text)
-    text = false
-  end
-  local step, ends = match(text and #text <= 40 and text or '', '^(%d+);(%d+)$')
+  local known = text and not (text.err and is_wrong_type(text)) and #text <= 40
+  local step, ends = match(known and text or '', '^(%d+);(%d+)$')
   step, ends = tonumber(step or nil), tonumber(ends or nil)
   if not step or step < 1 or step > 1000 or ends > now + 400 * DAY then
-    if text then corrupt_counters = corrupt_counters + 1 end
+    if text then corrupt_counters[#corrupt_counters + 1] = name end
     step, ends = 0, 0
   end
   m.last, m.total = 0, {step = step, ends = ends}

@@ -25,7 +25,7 @@ local function open_aligned(m, name, now)
   local last = plausible and tonumber(match(text, '^%d+') or nil)
   if not last or last > now + DAY then
     if text.err then is_wrong_type(text) end
-    corrupt_counters = corrupt_counters + 1
+    corrupt_counters[#corrupt_counters + 1] = name
     return 0
   end
   m.last = last
@@ -75,9 +75,8 @@ local function add_aligned(m, ms, count, spans)
   m.last, m.total = newest, out
 end
 
--- give_back_aligned removes the oldest n units from window `longest`, and from each other window
--- those of the units that it still holds. It removes units of the previous window first. It
--- returns how many it removed from `longest`.
+-- give_back_aligned removes the oldest n units from window `longest`, and from each other window those of the units
+-- that it still holds. It removes units of the previous window first. It returns how many it removed from `longest`.
 local function give_back_aligned(m, longest, n, spans)
   local t, held = {}, {}
   for w = 1, m.meter.n do -- as of now, so that nothing is taken out of a window that is over

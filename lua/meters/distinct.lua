@@ -22,7 +22,7 @@ function distinct.open(m, name, now)
   local last = tonumber(e[2] or nil)
   m.last, m.total, m.value, m.seen, m.denied = 0, 0, false, nil, false
   if e.err and is_wrong_type(e) or e[1] and not (last and last >= 0 and last <= now + DAY and last % 1 == 0) then
-    corrupt_counters = corrupt_counters + 1
+    corrupt_counters[#corrupt_counters + 1] = name
     m.total = -1 -- the key is removed before the next value is written
     return 0
   end

@@ -1,6 +1,5 @@
--- fixed-window.lua: the units since the last multiple of the window's length. Around
--- a boundary, up to twice the limit can pass. It is the baseline that the other
--- algorithms are compared with. aligned.lua has the form of a meter.
+-- fixed-window.lua: the units since the last multiple of the window's length. Around a boundary, up to twice the limit
+-- can pass. It is the baseline that the other algorithms are compared with. aligned.lua has the form of a meter.
 --
 -- include: library, plan, state, aligned
 

@@ -22,8 +22,7 @@ algorithms['sliding-buckets'] = sliding_buckets
 local byte, rep = string.byte, string.rep
 local MOST = 4503599627370496 -- 2^52: totals stay there, far above any limit
 
--- size_of returns the width of a bucket in ms, and how many buckets before the
--- newest event's bucket a window can need.
+-- size_of returns the width of a bucket in ms, and how many buckets before the newest event's a window can need.
 local function size_of(ms, buckets)
   local width = math.ceil(ms / buckets)
   return width, floor((ms - 1) / width) + 2
@@ -118,7 +117,7 @@ function sliding_buckets.open(m, name, now)
   local text, meter, last, rings, bound = pcall('GET', name), m.meter, 0, nil, 0
   if text then
     if text.err then is_wrong_type(text) else last, rings, bound = read_rings(m, text, now) end
-    if not rings then corrupt_counters, last, bound = corrupt_counters + 1, 0, 0 end
+    if not rings then corrupt_counters[#corrupt_counters + 1], last, bound = name, 0, 0 end
   end
   rings = rings or {}
   for w = 1, meter.n do

@@ -1,7 +1,6 @@
--- sliding-log.lua: exact and weighted. One stream per key, with an entry per event
--- that has its count and the running total. totals.lua has the arithmetic.
--- The meter's setting is trim_every_ms: how often a log is trimmed and its expiry renewed,
--- 0 at each write. The mark of holds (reserved.lua) is a field of the newest entry, `reserved`.
+-- sliding-log.lua: exact and weighted. One stream per key, with an entry per event that has its count and the running
+-- total. totals.lua has the arithmetic. The meter's setting is trim_every_ms: how often a log is trimmed and its
+-- expiry renewed, 0 at each write. The mark of holds (reserved.lua) is a field of the newest entry, `reserved`.
 --
 -- include: library, plan, state, totals
 

@@ -1,9 +1,8 @@
--- totals.lua: the arithmetic that the two logs share (sliding-log.lua,
--- sliding-log-zset.lua). Each entry carries its count and the running total
--- including it, so that the units in a window are a difference of two totals:
+-- totals.lua: the arithmetic that the two logs share (sliding-log.lua, sliding-log-zset.lua). Each entry carries its
+-- count and the running total including it, so that the units in a window are a difference of two totals:
 --   used(W) = newest.total - (first.total - first.count)
--- with `first` the first entry inside the window. This takes two look-ups whatever
--- the length of the log, and one log serves any number of windows.
+-- with `first` the first entry inside the window. This takes two look-ups whatever the length of the log, and one log
+-- serves any number of windows.
 --
 -- In the state of a log, `total` is the total of the newest entry. If that entry has left the longest window, the
 -- log starts over. Then `total` is zero or below: minus the total of the old entries. So a total is also an upper
@@ -44,7 +43,7 @@ end
 
 -- discard gives a corrupt log the state of a log that the next write unlinks.
 local function discard(m)
-  corrupt_counters = corrupt_counters + 1
+  corrupt_counters[#corrupt_counters + 1] = m.name
   open_totals(m, 0, 0, 0)
   m.total = -TRIM
   return 0

@@ -10,7 +10,6 @@
 -- include: library
 
 function operations.announce()
-  -- Validate, read, decide.
   local now, ttl = clock(), number(4, 1)
   local all = call('HGETALL', KEYS[1])
   local since, gone = now, {}

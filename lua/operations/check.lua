@@ -1,6 +1,5 @@
--- check.lua: may these keys spend these costs now? A call asks for one or more
--- keys at once: all of them are charged or none is. Calls that came at the same
--- time share a run, and are answered as if they had come one after the other.
+-- check.lua: may these keys spend these costs now? A call asks for one or more keys at once: all of them are charged
+-- or none is. Calls that came at the same time share a run, and are answered as if they had come one after the other.
 --
 -- KEYS   levels, due, outbox of each partition; then the meters of each key, each key once; then the keys
 --        of idempotency.lua

@@ -3,16 +3,15 @@
 --
 -- KEYS   1 levels  2 due  3 outbox  4 overrides  5 audit
 -- ARGV   1 now_ms ('' = the server's clock)  2 how many entries of audit to keep, about
---        3 1: the decisions of blocks are published again
---        then per target: the target; the override of a pattern that applies to it if it has no
---        override, as JSON, or ''
+--        3 above 0: the decisions of blocks are published again, with versions above this number
+--        then per target: the target; the override of a pattern that applies to it if it has none, as JSON, or ''
 -- Reply  transitions written, overrides that ended
 --
 -- include: library, plan, state, records, levels, freed, overrides
 
 operations['expire-overrides'] = function()
   -- Validate, and read.
-  local now, keep, again = clock(), number(2, 1), number(3, 0) == 1
+  local now, keep, again = clock(), number(2, 1), number(3, 0) > 0 and number(3, 0)
   prove_types(1)
   call('XLEN', KEYS[5])
   call('HLEN', KEYS[4])

@@ -4,17 +4,15 @@
 -- KEYS   events, levels, due, outbox, ids of each partition; then the meters of each key
 -- ARGV   1 now_ms ('' = the server's clock)  2 consumer group  3 how long ids are remembered, in ms
 --        4 number of partitions + 16384 * the number of plans; the plans (plan.lua); then sections, each with its
---        keys (section_at in plan.lua); then per key its groups, in
---        time order: count; number of events n, below zero if another group of the key follows; their n IDs,
---        rising, or for each event of the group, an ID, a space, and the id that its producer gave it; its values
---        (distinct.lua), if the plan has any
+--        keys (section_at in plan.lua); then per key its groups, in time order: count; number of events n, below zero
+--        if another group of the key follows; their n IDs, rising, or for each event of the group, an ID, a space,
+--        and the id that its producer gave it; its values (distinct.lua), if the plan has any
 --        then, if the fold is traced, its trace context, for the transitions (levels.lua)
--- A group is one or more events of one key with the same count that may share
--- an entry. The entry has the time of the group's newest event.
+-- A group is one or more events of one key with the same count that may share an entry. The entry has the time of
+-- the group's newest event.
 --
--- Reply  numbers of events: folded, too late for every window, already counted (they were
---        not pending), duplicates (their producer had sent them before); transitions
---        written; corrupt meters
+-- Reply  numbers of events: folded, too late for every window, already counted (they were not pending), duplicates
+--        (their producer had sent them before); transitions written
 --
 -- The gate: XACK returns how many of a group's events were still pending, and exactly that many are counted. All
 -- events of a group have the same count, so it does not matter which of them were pending. A batch that was sent
@@ -170,8 +168,8 @@ local function acknowledge(s, g)
   return n, pending, pending
 end
 
--- forget_ids removes ids that have been remembered for as long as events are kept. Each call removes up to twice as
--- many as it has added.
+-- forget_ids removes ids of events that are older than `remember`. Each call removes up to twice as many as it has
+-- added.
 local function forget_ids(ids, now, remember)
   for place, n in pairs(ids) do
     local name = KEYS[place + IDS]
@@ -232,5 +230,5 @@ function operations.fold()
     local s = keys[i]
     if s.near then transitions = transitions + judge(look_at(s)) end
   end
-  return refusal or {folded, late, already_counted, duplicates, transitions, corrupt_counters}
+  return refusal or {folded, late, already_counted, duplicates, transitions}
 end

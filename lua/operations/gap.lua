@@ -2,15 +2,14 @@
 --
 -- KEYS   events, dead, levels of each partition
 -- ARGV   1 consumer group  2 how many dead letters to keep, about
--- Reply  per partition how many events were found missing since the last call; -1 if
---        the server does not have the numbers (before 7.0, miniredis)
+-- Reply  per partition how many events were found missing since the last call; -1 if the server cannot say (miniredis)
 --
 -- Each event that was ever added (entries-added) was acknowledged, is pending, is unread, or is missing. The number of
 -- missing events is written down, so each is found only once, by the worker that calls first.
 --
--- include: library, deadstream, counted
+-- include: library, counted
 
-local MOST_UNREAD = 1000 -- more unread events are not counted: a later call finds what is missing
+local MOST_UNREAD = 100 -- more unread events are not counted: a later call finds what is missing
 
 -- unread_after returns how many events follow the one that the group has read last; nil if there are too many.
 local function unread_after(events, s, last)

@@ -1,21 +1,20 @@
--- lease-units.lua: takes, renews and gives back the units of a key that a process has reserved, so
--- that it can answer from memory (internal/lease). In one step it charges the units that the process
--- has used since the last call, and reserves the units that it will have next.
+-- lease-units.lua: takes, renews and gives back the units of a key that a process has reserved, so that it can answer
+-- from memory (internal/lease). In one step it charges the units that the process has used since the last call, and
+-- reserves the units that it will have next.
 --
--- A lease is a reservation: a hold of the key with the policy l. Its units count as used until they are
--- charged or given back. If the process does not renew a lease in time, it is charged when it expires. A
--- reset of the key does not remove the holds of leases, because their units may still be spent.
+-- A lease is a reservation: a hold of the key with the policy l. Its units count as used until they are charged or
+-- given back. If the process does not renew a lease in time, it is charged when it expires. A reset of the key does
+-- not remove the holds of leases, because their units may still be spent.
 --
 -- KEYS   levels, due, outbox, reservations of the partition; the holds of the key; its meters
--- ARGV   1 now_ms ('' = the server's clock)  2 id of the lease  3 ttl in ms: when it expires
---        4 units that it has, 0 if it is new  5 how many of them are not used: the process may use them
---        during the call, so the lease keeps them  6 units that it wants to have; 0 ends it  7 the
---        smallest useful number of units: units come in multiples of it
---        8.. the key (read_keys in holds.lua); its units are the units that were used
--- Reply  1, or 0: the lease had expired and was charged then, so this call charged and kept nothing; the units
---        that it has now; the mark of resets (leases.lua); transitions; then, if it has a plan: now, retry_ms (0
---        if it has units, otherwise the time until ARGV[7] units are free, -1 never), per window the state
---        of the key after the call
+-- ARGV   1 now_ms ('' = the server's clock)  2 id of the lease  3 ttl in ms until it ends  4 units that it has, 0 if
+--        it is new  5 how many of them are not used: the process may use them during the call, so the lease keeps them
+--        6 units that it wants to have; 0 ends it  7 the smallest useful number of units: units come in multiples of
+--        it  8.. the key (read_keys in holds.lua); its units are the units that were used
+-- Reply  1, or 0: the lease had expired and was charged then, so this call charged and kept nothing; the units that it
+--        has now; the mark of resets (leases.lua); transitions; then, if it has a plan: now, retry_ms (0 if it has
+--        units, otherwise the time until ARGV[7] units are free, -1 never), per window the state of the key after the
+--        call
 --
 -- A lease takes at most three quarters of the room in the windows, those of shadow rules too, because
 -- other processes also want units.

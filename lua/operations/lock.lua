@@ -4,8 +4,7 @@
 -- ARGV   1 name of the caller  2 for how many ms (0 = give them back)
 -- Reply  per lock 1 if the caller holds it now
 --
--- A lock that has no end, or that ends later than ten times the requested ms from now,
--- or that is of another type, is corrupt, and nobody holds it.
+-- A lock of another type, without an end, or whose end is later than ten times these ms, is corrupt: nobody holds it.
 --
 -- include: library
 

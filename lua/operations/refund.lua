@@ -1,6 +1,5 @@
--- refund.lua: gives units of a key back, as if the oldest units that it still holds had
--- never been charged. (Decision 26 explains why the oldest: a unit that a window still
--- counts must not be removed instead of a unit that has left the window.)
+-- refund.lua: gives units of a key back, as if the oldest units that it still holds had never been charged. (Decision
+-- 26 explains why the oldest.)
 --
 -- KEYS   1 levels  2 due  3 outbox  4.. the meters of the key
 -- ARGV   1 now_ms ('' = the server's clock)  2 units (0: only the state)  3 its plan (plan.lua)

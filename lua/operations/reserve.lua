@@ -1,19 +1,18 @@
 -- reserve.lua: may these keys spend these costs, if the final costs are known only later? All of
 -- them are reserved or none is. Reserved units count as used until settle.lua settles them.
 --
--- KEYS   levels, due, outbox, reservations of each partition; then per key its holds and
---        its meters
--- ARGV   1 now_ms ('' = the server's clock)  2 id of the reservation  3 ttl in ms
---        4 unused  5 fingerprint of the request: a word, - if the request will not be sent again
+-- KEYS   levels, due, outbox, reservations of each partition; then per key its holds and its meters
+-- ARGV   1 now_ms ('' = the server's clock)  2 id of the reservation  3 ttl in ms  4 unused  5 fingerprint of the
+--        request: a word, - if the request will not be sent again
 --        6.. the keys (read_keys in holds.lua)
--- Reply  1 reserved, 2 this id was reserved before and is still open, 0 denied, -1 this id is settled,
---        -2 it was reserved with another fingerprint; expires_ms; transitions; then per key that has a
---        plan: now, retry_ms (0: there is room, -1: there can never be), per window the state of the
---        key, and per window that does not decide what its retry_ms would have been
+-- Reply  1 reserved, 2 this id was reserved before and is still open, 0 denied, -1 this id is settled, -2 it was
+--        reserved with another fingerprint; expires_ms; transitions; then per key that has a plan: now, retry_ms (0:
+--        there is room, -1: there can never be), per window the state of the key, and per window that does not decide
+--        what its retry_ms would have been
 --
--- reservations  id -> open|committed|cancelled|expired, expires_ms, ttl, fingerprint, when it was
---               settled, fingerprint of the settlement, then per key of the partition its units with
---               its policy, and the key; each on a line
+-- reservations  id -> open|committed|cancelled|expired, expires_ms, ttl, fingerprint, when it was settled, fingerprint
+--               of the settlement, then per key of the partition its units with its policy, and the key; each on a
+--               line
 --               word -> "id ", then the id. It exists for an id that can be requested again; the word is the part
 --               of the id before its partitions (holds.lua). A later request with the same word may be for other
 --               keys, and then has another id

@@ -1,12 +1,10 @@
 -- settle.lua: ends a reservation, or renews it. A call that ends it can be sent again, and then changes nothing.
 --
--- KEYS   levels, due, outbox, reservations of each partition; then per key its holds and
---        its meters
+-- KEYS   levels, due, outbox, reservations of each partition; then per key its holds and its meters
 -- ARGV   1 now_ms ('' = the server's clock)  2 id of the reservation
---        3 commit: each key is charged its cost, which may be above what was reserved;
---          cancel: nothing is charged; withdraw: nothing is charged, and the id is removed;
---          renew: it expires ARGV[4] ms from now; expire: expired units are
---          charged or freed by their policy, and an id that was settled long ago is removed
+--        3 commit: each key is charged its cost, which may be above what was reserved; cancel: nothing is charged;
+--          withdraw: nothing is charged, and the id is removed; renew: it expires ARGV[4] ms from now; expire: expired
+--          units are charged or freed by their policy, and an id that was settled long ago is removed
 --        4 for how many ms a settled id is remembered  5 fingerprint of the costs: a word
 --        6.. the keys (read_keys in holds.lua); their units are their costs
 -- Reply  1 done, 2 the same was done before, 0 the id is not known, -1 it was committed before (with other costs,

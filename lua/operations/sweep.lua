@@ -3,21 +3,17 @@
 -- KEYS   1 levels  2 due  3 outbox  4.. per record the meters of its key; if the rule
 --        was removed, a meter's name with the record's field in the key's place
 -- ARGV   1 now_ms ('' = the server's clock)
---        then per record: 1 and a plan with only its rule (plan.lua), or 0 if the rule was removed;
---        2 and the plan if the rule may just have become a shadow, or live: its record
---        then moves from the one field to the other; 3 and the plan if its throttle
---        decision must be published again, although nothing about it changed
+--        then per record: 0 if the rule was removed; otherwise 1, or more than 1 if its throttle decision must be
+--        published again, with a version above this number; then a plan with only its rule (plan.lua)
 -- Reply  transitions written, records that were corrupt
 --
 -- Calling it early, late or twice does no harm: it reads the present counts and writes only what has changed.
 --
 -- include: library, plan, state, reserved, records, levels
 
-local MOVED, RESTATED = 2, 3
 local PLACE = 1 -- the place of the only partition in KEYS
 
--- read_items reads KEYS and ARGV. It returns per record its key, field, s (the state of its key; nil if its rule was
--- removed), moved and restated.
+-- read_items returns per record its key, field, s (the state of its key; nil if its rule was removed), and restated.
 local function read_items(now)
   local items, at, k = {}, 2, 4
   while k <= #KEYS do
@@ -25,8 +21,7 @@ local function read_items(now)
     if kind > 0 then
       local plan = plan_at(at + 1)
       local s = look_at(open_key(plan, k, PLACE, now, true))
-      item.s, item.field, item.moved = s, field_of(item.key, plan.rules[1]), kind == MOVED
-      item.restated = kind == RESTATED
+      item.s, item.field, item.restated = s, field_of(item.key, plan.rules[1]), kind > 1 and kind
       at, k = at + 2, k + plan.many
     else
       item.field = item.key
@@ -37,23 +32,22 @@ local function read_items(now)
   return items
 end
 
--- read_record returns the record of an item, which may still be in its rule's other field, and how many transitions it
--- wrote. If both fields have a record of the rule, the record in the item's field is used. If the item's field has the
--- record of another rule, judge ends that record.
+-- read_record returns the record of an item, and how many transitions it wrote. Its rule may also have a record in its
+-- other field: as live, if it has become a shadow rule, or the reverse. If the item's field has the record of another
+-- rule, judge ends that record.
 local function read_record(item, now)
   local text, key, written = call('HGET', KEYS[PLACE + LEVELS], item.field), item.key, 0
-  if not item.s or text and not item.moved then return text, 0 end
+  if not item.s then return text, 0 end
   local name = item.s.plan.rules[1].name
-  local other_field = item.field == key and key .. '\n' .. name or key
-  local other, head = call('HGET', KEYS[PLACE + LEVELS], other_field), name .. ';'
-  if other and sub(other, 1, #head) == head then
-    if not text then
-      text = other
-    elseif sub(text, 1, #head) ~= head then
-      written = end_levels(PLACE, other_field, other, now)
-    end
-    drop(PLACE, other_field, other)
+  local other_field, head = item.field == key and key .. '\n' .. name or key, name .. ';'
+  local other = call('HGET', KEYS[PLACE + LEVELS], other_field)
+  if not other or sub(other, 1, #head) ~= head then return text, 0 end
+  if not text or sub(text, 1, #head) == head then
+    text = merged(text, other, now)
+  else
+    written = end_levels(PLACE, other_field, other, now)
   end
+  drop(PLACE, other_field, other)
   return text, written
 end
 

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -30,15 +29,14 @@ func TestBouncer(t *testing.T) {
 	actions := filepath.Join(dir, "actions")
 	firewall := filepath.Join(dir, "firewall.sh")
 	testkit.Must(t, os.WriteFile(firewall, []byte("#!/bin/sh\necho \"$1 $2 $4\" >>"+actions+"\n"), 0o700))
-	start(t, nil, programOf(t, "crowdsec-custom-bouncer"), "-c", filepath.Join(files(t, map[string]string{
-		"bouncer.yml": "bin_path: " + firewall +
-			"\nfeed_via_stdin: false\ntotal_retries: 0\nupdate_frequency: 200ms\n" +
-			"cache_retention_duration: 1s\ndaemonize: false\nlog_mode: stdout\nlog_level: info\npiddir: " + dir +
-			"\napi_url: " + url + "/\napi_key: FIREWALL-0123456789\nprometheus: {enabled: false}\n"}), "bouncer.yml"))
+	start(t, nil, programOf(t, "crowdsec-custom-bouncer"), "-c", testkit.WriteFile(t, "bouncer.yml",
+		"bin_path: "+firewall+"\nfeed_via_stdin: false\ntotal_retries: 0\nupdate_frequency: 200ms\n"+
+			"cache_retention_duration: 1s\ndaemonize: false\nlog_mode: stdout\nlog_level: info\npiddir: "+dir+
+			"\napi_url: "+url+"/\napi_key: FIREWALL-0123456789\nprometheus: {enabled: false}\n"))
 
 	did := func(want string) {
 		t.Helper()
-		streamtest.Eventually(t, 40*time.Second, "the bouncer does "+want, func() (bool, string) {
+		streamtest.Eventually(t, "the bouncer does "+want, func() (bool, string) {
 			b, err := os.ReadFile(actions)
 			return strings.Contains(string(b), want+"\n"), fmt.Sprintf("%s %v", b, err)
 		})

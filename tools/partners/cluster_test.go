@@ -15,9 +15,10 @@ import (
 	"sync"
 	"testing"
 
+	"go.yaml.in/yaml/v4"
+
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"go.yaml.in/yaml/v4"
 )
 
 const clusterToken = "TOKEN-OF-THE-ADMINISTRATOR"

@@ -45,10 +45,11 @@ func startGateway(t *testing.T, resources map[string]string) *gateway {
 	program := built(t, "envoy-gateway")
 	config, err := os.ReadFile("testdata/envoygateway.yaml")
 	testkit.Must(t, err)
-	dir := files(t, map[string]string{
-		// In place of the Envoy that Envoy Gateway would download: the test does its work.
-		"data/envoy-versions/1.39.1/bin/envoy": "#!/bin/sh\nexec sleep infinity\n"})
-	testkit.Must(t, os.Chmod(filepath.Join(dir, "data/envoy-versions/1.39.1/bin/envoy"), 0o700))
+	dir := t.TempDir()
+	// In place of the Envoy that Envoy Gateway would download: the test does its work.
+	bin := filepath.Join(dir, "data/envoy-versions/1.39.1/bin")
+	testkit.Must(t, os.MkdirAll(bin, 0o755))
+	testkit.Must(t, os.WriteFile(filepath.Join(bin, "envoy"), []byte("#!/bin/sh\nexec sleep infinity\n"), 0o700))
 	g := &gateway{t: t, resources: filepath.Join(dir, "resources")}
 	testkit.Must(t, os.Mkdir(g.resources, 0o755))
 	for name, text := range resources {
@@ -120,7 +121,7 @@ func (g *gateway) admits(route *routev3.Route, r httpRequest) (rlsv3.RateLimitRe
 	if len(calls) != 1 {
 		g.t.Fatalf("%d calls for %s: %v", len(calls), route.Name, calls)
 	}
-	ctx, cancel := context.WithTimeout(g.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(g.t.Context(), time.Minute)
 	defer cancel()
 	answer, err := g.service.ShouldRateLimit(ctx, calls[0])
 	return answer.GetOverallCode(), err
@@ -225,7 +226,7 @@ func TestEnvoyGatewayUpdates(t *testing.T) {
 	for n := 1; n <= updates && !t.Failed(); n++ {
 		g.apply("updated.yaml", version(n))
 		// On a busy machine Envoy Gateway needs half a minute to read its files.
-		streamtest.Eventually(t, 2*time.Minute, fmt.Sprintf("version %d is in force", n), func() (bool, string) {
+		streamtest.Eventually(t, fmt.Sprintf("version %d is in force", n), func() (bool, string) {
 			return seen.Load() == int64(n) || t.Failed(), fmt.Sprintf("version %d", seen.Load())
 		})
 	}

@@ -9,8 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/streamcounter/streamcounter/internal/testkit"
 	"go.yaml.in/yaml/v4"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 const chart = "../../deploy/helm/streamcounter"

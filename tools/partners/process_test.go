@@ -1,7 +1,6 @@
 package partners
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -23,24 +22,11 @@ func TestMain(m *testing.M) { streamtest.Main(m) }
 
 // program is a process that runs until its test ends.
 type program struct {
-	t    testing.TB
-	name string
-	cmd  *exec.Cmd
-	gone chan struct{}
-	mu   sync.Mutex
-	said bytes.Buffer
-}
-
-func (p *program) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.said.Write(b)
-}
-
-func (p *program) text() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.said.String()
+	testkit.Log // what it says
+	t           testing.TB
+	name        string
+	cmd         *exec.Cmd
+	gone        chan struct{}
 }
 
 // start runs a program with variables in addition to the test's own. The kernel ends it when the thread that started
@@ -69,7 +55,7 @@ func start(t testing.TB, env []string, path string, args ...string) *program {
 	t.Cleanup(func() {
 		p.stop()
 		if t.Failed() {
-			t.Logf("%s said:\n%s", p.name, p.text())
+			t.Logf("%s said:\n%s", p.name, p.String())
 		}
 	})
 	return p
@@ -81,7 +67,7 @@ func (p *program) stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-p.gone:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		_ = p.cmd.Process.Kill()
 		<-p.gone
 	}
@@ -93,7 +79,7 @@ func (p *program) until(pattern string) []string {
 	var found []string
 	compiled := regexp.MustCompile(pattern)
 	p.eventually(fmt.Sprintf("%s says %s", p.name, pattern), func() (bool, string) {
-		found = compiled.FindStringSubmatch(p.text())
+		found = compiled.FindStringSubmatch(p.String())
 		return found != nil, "its output is shown below"
 	})
 	return found
@@ -162,19 +148,7 @@ func (p *program) at(protocol string) string {
 // eventually waits for a state, for as long as a busy machine may need.
 func eventually(t testing.TB, what string, check func() (bool, string)) {
 	t.Helper()
-	streamtest.Eventually(t, 3*time.Minute, what, check)
-}
-
-// files writes files into a directory of the test, by their names.
-func files(t testing.TB, texts map[string]string) (dir string) {
-	t.Helper()
-	dir = t.TempDir()
-	for name, text := range texts {
-		path := filepath.Join(dir, name)
-		testkit.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		testkit.Must(t, os.WriteFile(path, []byte(text), 0o600))
-	}
-	return dir
+	streamtest.Eventually(t, what, check)
 }
 
 func absolute(t testing.TB, path string) string {

@@ -3,13 +3,10 @@ package partners
 import (
 	"encoding/json"
 	"fmt"
-	"net"
+	"maps"
 	"net/http"
-	"os"
-	"regexp"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -19,7 +16,8 @@ import (
 // about streamcounter's counts, and one about a process that is down.
 func TestPrometheus(t *testing.T) {
 	redis := streamtest.OwnRedis(t)
-	command(t, redis.Addr(), "SET sc:{1}:events foreign") // the partition is quarantined
+	client := streamtest.Connect(t, redis.URL())
+	testkit.Must(t, client.Set(t.Context(), "sc:{1}:events", "foreign", 0).Err()) // the partition is quarantined
 	limiter := streamcounter(t, nil, "dev", "--redis", redis.URL(), "--http", "127.0.0.1:0", "--grpc", "",
 		"--nats", fmt.Sprintf("embedded:%d", testkit.FreePort(t)),
 		"--rules", testkit.WriteFile(t, "rules.yml",
@@ -57,7 +55,7 @@ scrape_configs:
 	} else {
 		_ = resp.Body.Close()
 	}
-	lacking := documentedMetrics(t)
+	lacking := slices.Collect(maps.Keys(testkit.DocumentedMetrics(t, "../../docs/metrics.md")))
 	eventually(t, "Prometheus has each metric", func() (bool, string) {
 		var names []string
 		if err := read(api+"label/__name__/values", &names); err != nil {
@@ -69,7 +67,7 @@ scrape_configs:
 		return len(lacking) == 0, fmt.Sprintf("it lacks %v", lacking)
 	})
 
-	command(t, redis.Addr(), "XADD sc:{0}:events * count 1") // an event without a key
+	testkit.Must(t, client.Do(t.Context(), "XADD", "sc:{0}:events", "*", "count", 1).Err()) // an event without a key
 	firing(t, api, "StreamcounterDeadLetters")
 	limiter.stop()
 	firing(t, api, "StreamcounterDown")
@@ -83,7 +81,7 @@ func firing(t testing.TB, api, name string) {
 			Rules []struct{ Name, State, Health, LastError string }
 		}
 	}
-	streamtest.Eventually(t, alertWithin, name+" fires", func() (bool, string) {
+	streamtest.Eventually(t, name+" fires", func() (bool, string) {
 		if err := read(api+"rules?type=alert", &got); err != nil {
 			return false, err.Error()
 		}
@@ -120,37 +118,4 @@ func read(url string, data any) error {
 		return fmt.Errorf("%s: %s, %w", url, resp.Status, err)
 	}
 	return nil
-}
-
-// alertWithin is more than the longest `for` in the test, 30 s.
-const alertWithin = 90 * time.Second
-
-// documentedMetrics returns the metrics of the table in docs/metrics.md.
-func documentedMetrics(t testing.TB) (names []string) {
-	t.Helper()
-	text, err := os.ReadFile("../../docs/metrics.md")
-	testkit.Must(t, err)
-	row := regexp.MustCompile("(?m)^\\| `(streamcounter_\\w+)` \\|")
-	for _, m := range row.FindAllStringSubmatch(string(text), -1) {
-		names = append(names, m[1])
-	}
-	if len(names) < 30 {
-		t.Fatalf("docs/metrics.md lists %d metrics", len(names))
-	}
-	return names
-}
-
-// command sends an inline command to Redis.
-func command(t testing.TB, redis, text string) {
-	t.Helper()
-	conn, err := net.Dial("tcp", redis)
-	testkit.Must(t, err)
-	defer conn.Close()
-	_, err = conn.Write([]byte(text + "\r\n"))
-	testkit.Must(t, err)
-	reply := make([]byte, 256)
-	n, err := conn.Read(reply)
-	if testkit.Must(t, err); reply[0] == '-' {
-		t.Fatalf("%s: %s", text, reply[:n])
-	}
 }

@@ -117,11 +117,13 @@ func appendPart(buf []byte, s string) []byte {
 	from := len(buf)
 	buf = appendText(buf, s)
 	if len(buf)-from > maxPart {
-		end := sum(buf[from:])
-		buf = append(buf[:from+len(cut(buf[from:], maxPart-sumBytes))], end...)
+		buf = append(buf[:from], shortened(buf[from:])...)
 	}
 	return buf
 }
+
+// shortened returns the beginning of a text and its hash, at most maxPart bytes.
+func shortened(text []byte) string { return string(cut(text, maxPart-sumBytes)) + sum(text) }
 
 func part(s string) string { return string(appendPart(nil, s)) }
 

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"time"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -55,19 +56,8 @@ func (l Limit) Per() time.Duration { return time.Duration(l.Multiplier) * spans[
 // failure_mode_deny decides about the request.
 const onError = windows.OnErrorDeny
 
-// Replaced reports which limits of one request do not apply to it, because another of them replaces them by name.
-// Unlimited ones replace others and are not replaced.
-func Replaced(limits []Limit) []bool {
-	out := make([]bool, len(limits))
-	for i, l := range limits {
-		if !l.Named || l.Unlimited {
-			continue
-		}
-		for _, other := range limits {
-			for _, name := range other.Replaces {
-				out[i] = out[i] || name == l.Name
-			}
-		}
-	}
-	return out
+// IsReplacedBy reports whether l does not apply to a request that falls under other too, because other replaces it by
+// name. Unlimited limits replace others and are not replaced.
+func (l *Limit) IsReplacedBy(other *Limit) bool {
+	return l.Named && !l.Unlimited && slices.Contains(other.Replaces, l.Name)
 }

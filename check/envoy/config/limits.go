@@ -2,7 +2,6 @@ package config
 
 import (
 	"bytes"
-	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
@@ -40,20 +39,15 @@ type domain struct {
 
 // level has the descriptors of one depth of a configuration.
 type level struct {
-	keys  map[string]*keyed // key as it is configured → its descriptors
-	stars []*node           // those whose key has a star, in the file's order
-}
-
-type keyed struct {
-	exact map[string]*node // value → node; a pattern is found by its own text too
-	wild  []*node          // patterns of values, in the file's order
-	any   *node            // the one without a value
+	// texts: key and value as they are configured → node; a pattern is found by its own text too. The value is empty
+	// for a key without a value.
+	texts    map[[2]string]*node
+	patterns []*node // those whose key or value has a star, in the file's order
 }
 
 // node is one descriptor of the configuration.
 type node struct {
 	key, value pattern
-	place      int    // lower than that of later patterns of its level
 	limit      *Limit // its Key is set if it is the same for all; nil: no limit
 	compact    string // the beginning of the limit's keys if its own text is too long; empty: it is not
 	label      string // in metrics
@@ -79,11 +73,17 @@ func (l *Limits) Shadow() bool { return l != nil && l.shadow }
 // QuotaForAll reports whether all limits are quotas.
 func (l *Limits) QuotaForAll() bool { return l != nil && l.quota }
 
+// Rules returns the limits as rules.
+func (l *Limits) Rules() *windows.Rules { return l.rules }
+
 // Dump returns a line for each limit, in the order of the configuration.
 func (l *Limits) Dump() []string { return l.dump }
 
 // Warnings returns the fields of resources that are not known here, and were ignored.
 func (l *Limits) Warnings() []string { return l.warnings }
+
+// ErrNoLimits says that no limits have come yet.
+var ErrNoLimits = fmt.Errorf("no limits yet: %w", api.ErrUnavailable)
 
 // mostRefused bounds what an error lists.
 const mostRefused = 5
@@ -169,39 +169,24 @@ func (l *Limits) Find(name string, d *commonv3.RateLimitDescriptor) (Limit, bool
 
 // find returns the descriptor of an entry, or nil. It compares patterns with keys and values as written, as rules do,
 // so both always agree.
-func (l level) find(e *commonv3.RateLimitDescriptor_Entry) (found *node) {
-	k := l.keys[e.GetKey()]
-	if k != nil {
-		if found = k.exact[e.GetValue()]; found != nil || len(k.wild)+len(l.stars) == 0 {
-			return cmp.Or(found, k.any)
+func (l level) find(e *commonv3.RateLimitDescriptor_Entry) *node {
+	if e.GetValue() != "" {
+		if n := l.texts[[2]string{e.GetKey(), e.GetValue()}]; n != nil {
+			return n
 		}
 	}
-	var room [api.MaxKeyBytes]byte
-	buf := appendText(room[:0], e.GetValue())
-	if k != nil {
-		for _, n := range k.wild {
-			if fits(n.value.pieces, buf) {
-				found = n
-				break
-			}
-		}
-	}
-	if len(l.stars) > 0 {
+	if len(l.patterns) > 0 {
+		var room [api.MaxKeyBytes]byte
+		buf := appendText(room[:0], e.GetValue())
 		value := len(buf)
 		buf = appendText(buf, e.GetKey())
-		for _, n := range l.stars {
-			if found != nil && found.place < n.place {
-				break
-			}
+		for _, n := range l.patterns {
 			if fits(n.key.pieces, buf[value:]) && fits(n.value.pieces, buf[:value]) {
 				return n
 			}
 		}
 	}
-	if found == nil && k != nil {
-		found = k.any
-	}
-	return found
+	return l.texts[[2]string{e.GetKey(), ""}]
 }
 
 // append adds to buf the form that s, a key or a value of an entry, has in a counted key.

@@ -1,15 +1,12 @@
 package config
 
 import (
-	"cmp"
+	"fmt"
 	"net"
-	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/streamcounter/streamcounter/internal/reload"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
@@ -30,10 +27,7 @@ func TestBusted(t *testing.T) {
 
 func TestLoadOfADirectory(t *testing.T) {
 	dir := t.TempDir()
-	write := func(name, text string) {
-		t.Helper()
-		testkit.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
-	}
+	write := func(name, text string) { writeFile(t, filepath.Join(dir, name), text) }
 	fails := func(want ...string) {
 		t.Helper()
 		_, err := open(dir)
@@ -93,91 +87,20 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// The rules of the working configurations, as they are.
-func TestRulesOfAConfiguration(t *testing.T) {
-	l, err := open("testdata/working", Options{Tag: "client"})
-	testkit.Must(t, err)
-	var b strings.Builder
-	for _, r := range l.rules.List() {
-		b.WriteString(r.Match + "\t" + r.Name + "\n")
-	}
-	testkit.Golden(t, "testdata/rules.txt", b.String())
-}
-
-// A configuration that envoyproxy/ratelimit reads has the same meaning here. Each has the limit of 5 of the entry, or
-// needs no rule.
+// A file without descriptors has no rules, and text of any length is a key, a value or a domain.
 func TestWhatIsTaken(t *testing.T) {
-	const day = "rate_limit: {unit: day, requests_per_unit: 5}"
+	for _, text := range []string{"domain: d\n", "domain: d\ndescriptors: []\n", "domain: d\ndescriptors:\n"} {
+		if l := load(t, testkit.WriteFile(t, "limits.yaml", text)); len(l.rules.List()) != 0 {
+			t.Errorf("%s: %+v", text, l.rules.List())
+		}
+	}
 	url := strings.Repeat("https://example.org/a/long/path?", 20)
-	one := func(fields string) string { return "domain: d\ndescriptors: [{key: k, " + fields + "}]\n" }
-	for _, c := range []struct {
-		text, domain, key, value string // no key: no rule is needed
-		shadow, quota            bool
-	}{
-		{text: "domain: d\n"},
-		{text: "domain: d\ndescriptors: []\n"},
-		{text: "domain: d\ndescriptors:\n"},
-		{text: one("rate_limit: {unlimited: true}")},
-		{text: one("rate_limit: {unit: day, requests_per_unit: 0}")},
-		{text: "domain: d\ndescriptors: [&a {key: k, " + day + "}, {<<: *a, key: j}]\n", domain: "d", key: "j"},
-		{text: "domain: d\ndescriptors: [{key: k, rate_limit: &l {unit: day, requests_per_unit: 9}}, " +
-			"{key: j, rate_limit: {<<: *l, requests_per_unit: 5}}]\n", domain: "d", key: "j"},
-		{text: one("shadow_mode: yes, " + day), domain: "d", key: "k", shadow: true},
-		{text: one("shadow_mode: ON, " + day), domain: "d", key: "k", shadow: true},
-		{text: one("shadow_mode: off, " + day), domain: "d", key: "k"},
-		{text: one("quota_mode: y, " + day), domain: "d", key: "k", quota: true},
-		{text: one("value: '" + url + "', " + day), domain: "d", key: "k", value: url},
-		{text: "domain: d\ndescriptors: [{key: '" + url + "', " + day + "}]\n", domain: "d", key: url},
-		{text: "domain: '" + url + "'\ndescriptors: [{key: k, " + day + "}]\n", domain: url, key: "k"},
-	} {
-		s, err := NewSource(SourceConfig{Limits: testkit.WriteFile(t, "limits.yaml", c.text)})
-		testkit.Must(t, err)
-		if c.key == "" {
-			if len(s.Rules().List()) != 0 || s.Rules().Match("d/k=x") != nil {
-				t.Errorf("%s: %+v", c.text, s.Rules().List())
-			}
-			continue
+	for _, c := range [][3]string{{"d", "k", url}, {"d", url, "x"}, {url, "k", "x"}} {
+		l := load(t, testkit.WriteFile(t, "limits.yaml", fmt.Sprintf("domain: %q\ndescriptors: [{key: %q, value: %q, "+
+			"rate_limit: {unit: day, requests_per_unit: 5}}]\n", c[0], c[1], c[2])))
+		got, ok := l.Find(c[0], entriesOf(c[1], c[2]))
+		if !ok || got.PerUnit != 5 || len(got.Key) > 200 || l.rules.Match(got.Key) != got.Plan {
+			t.Errorf("%.40q: %+v, %v", c, got, ok)
 		}
-		got, ok := s.Limits().Find(c.domain, entriesOf(c.key, cmp.Or(c.value, "x")))
-		if !ok || got.PerUnit != 5 || got.Shadow != c.shadow || got.Quota != c.quota || len(got.Key) > 200 ||
-			s.Rules().Match(got.Key) != got.Plan || (got.Plan.Live == nil) != (c.shadow || c.quota) {
-			t.Errorf("%.200s: %+v, %v", c.text, got, ok)
-		}
-		if _, ok := s.Limits().Find(c.domain, entriesOf(c.key+"x", cmp.Or(c.value, "x"))); ok {
-			t.Errorf("%.200s: another key has the limit", c.text)
-		}
-	}
-}
-
-// With aliases, a few lines can mean a million descriptors.
-func TestAliasesAreBounded(t *testing.T) {
-	yaml := "domain: d\ndescriptors:\n"
-	for depth := range 7 {
-		yaml += "  - key: level" + strconv.Itoa(depth) + "\n    descriptors: &l" + strconv.Itoa(depth) + "\n"
-		for i := range 10 {
-			yaml += "      - {key: k" + strconv.Itoa(i)
-			if depth > 0 {
-				yaml += ", descriptors: *l" + strconv.Itoa(depth-1)
-			}
-			yaml += "}\n"
-		}
-	}
-	_, err := parse([]reload.File{{Path: "f.yaml", Data: []byte(yaml)}}, Options{})
-	if err == nil || !strings.Contains(err.Error(), "values, aliases counted at each use") {
-		t.Error(err)
-	}
-}
-
-// Beside `value: "*"` a key without value has nothing left to find.
-func TestAStarTakesAll(t *testing.T) {
-	l, err := parse([]reload.File{{Path: "f.yaml", Data: []byte(`domain: d
-descriptors:
-  - {key: k, rate_limit: {unit: day, requests_per_unit: 1}}
-  - {key: k, value: "*", rate_limit: {unit: day, requests_per_unit: 2}}
-`)}}, Options{})
-	testkit.Must(t, err)
-	if got, ok := l.Find("d", descriptorOf("k=x")); !ok || got.PerUnit != 2 || len(l.rules.List()) != 1 ||
-		l.rules.List()[0] != got.Plan.Live {
-		t.Errorf("%+v of %+v", got, l.rules.List())
 	}
 }

@@ -64,10 +64,7 @@ type bringing struct {
 // overridePlans: limit → its plan. Checks of one key can share a run of the script only under the very same plan.
 // Callers can bring any limit, so the cache is bounded. It is golang-lru, because most Go services already have that.
 var overridePlans = sync.OnceValue(func() *lru.Cache[brought, *windows.Plan] {
-	c, err := lru.New[brought, *windows.Plan](mostOverrideRules)
-	if err != nil {
-		panic(err) // a size below 1
-	}
+	c, _ := lru.New[brought, *windows.Plan](mostOverrideRules) // the error is for a size below 1
 	return c
 })
 

@@ -17,10 +17,11 @@ import (
 // values, so that they meet.
 type generator struct{ keys, pieces []string }
 
-// Odd characters and long values, which are cut, are among them.
+// Odd characters, bytes that are not UTF-8, and long values, which are cut, are among them.
 var hostile = generator{
 	[]string{"a", "b", "t", "k/=", "é", "a*", "*=*", "ab*"},
 	[]string{"", "a", "b", "/", "ab", "=", "%2F", "{", "?", `\`, "é", "~", "2F", "0", "D",
+		"\xff", "\x00\u0085",
 		strings.Repeat("long/", 20), strings.Repeat("y", 60)},
 }
 

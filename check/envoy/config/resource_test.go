@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	rlsconf "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -31,30 +31,28 @@ func unknown(d *rlsconf.RateLimitDescriptor, number protowire.Number, v uint64) 
 	return d
 }
 
-func shadowed(d *rlsconf.RateLimitDescriptor) *rlsconf.RateLimitDescriptor {
-	d.ShadowMode = true
-	return d
-}
-
 // Resources make the same limits as a file with the same words.
 func TestResourcesAreWhatFilesAre(t *testing.T) {
-	second, month := rlsconf.RateLimitUnit_SECOND, rlsconf.RateLimitUnit(5)
-	named := limited("rule-0-match-0", "", 10, second)
-	named.RateLimit.Name, named.RateLimit.Replaces = "client", []*rlsconf.RateLimitReplace{{Name: "all"}}
-	free := &rlsconf.RateLimitDescriptor{Key: "staff", RateLimit: &rlsconf.RateLimitPolicy{Unlimited: true}}
-	detailed := limited("rule-1-match-0", "", 5, second)
-	detailed.DetailedMetric = true
-	got, err := FromResources([]*rlsconf.RateLimitConfig{
-		{Name: "first", Domain: "eg/first", Descriptors: []*rlsconf.RateLimitDescriptor{
-			below("first-route", named, limited("rule-0-match-0", "client-a", 15, second),
-				shadowed(limited("rule-2-match-0", "x", 0, second)), free),
-			below("second-route", below("ns/policy/rule/0", detailed)),
-		}},
-		{Name: "ns/policy", Domain: "ns/policy", Descriptors: []*rlsconf.RateLimitDescriptor{
-			limited("masked_remote_address", "192.168.0.0/16", 5, month),
-			unknown(limited("files", "a*", 7, second), quotaMode, 1),
-		}},
-	}, Options{})
+	first, policy := new(rlsconf.RateLimitConfig), new(rlsconf.RateLimitConfig)
+	testkit.Must(t, prototext.Unmarshal([]byte(`name: "first" domain: "eg/first"
+descriptors {
+  key: "first-route" value: "first-route"
+  descriptors { key: "rule-0-match-0"
+    rate_limit { unit: SECOND requests_per_unit: 10 name: "client" replaces { name: "all" } } }
+  descriptors { key: "rule-0-match-0" value: "client-a" rate_limit { unit: SECOND requests_per_unit: 15 } }
+  descriptors { key: "rule-2-match-0" value: "x" shadow_mode: true rate_limit { unit: SECOND } }
+  descriptors { key: "staff" rate_limit { unlimited: true } }
+}
+descriptors {
+  key: "second-route" value: "second-route"
+  descriptors { key: "ns/policy/rule/0" value: "ns/policy/rule/0"
+    descriptors { key: "rule-1-match-0" detailed_metric: true rate_limit { unit: SECOND requests_per_unit: 5 } } }
+}`), first))
+	testkit.Must(t, prototext.Unmarshal([]byte(`name: "ns/policy" domain: "ns/policy"
+descriptors { key: "masked_remote_address" value: "192.168.0.0/16" rate_limit { unit: 5 requests_per_unit: 5 } }
+descriptors { key: "files" value: "a*" rate_limit { unit: SECOND requests_per_unit: 7 } }`), policy))
+	unknown(policy.Descriptors[1], quotaMode, 1)
+	got, err := FromResources([]*rlsconf.RateLimitConfig{first, policy}, Options{})
 	testkit.Must(t, err)
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "1.yaml"), `
@@ -105,44 +103,34 @@ descriptors:
 }
 
 func TestBustedResources(t *testing.T) {
-	second := rlsconf.RateLimitUnit_SECOND
-	self := limited("a", "", 1, second)
-	self.RateLimit.Name, self.RateLimit.Replaces = "x", []*rlsconf.RateLimitReplace{{Name: "x"}}
-	forever := limited("a", "", 1, second)
-	forever.RateLimit.Unlimited = true
-	deep := limited("a", "", 1, second)
-	for range maxDepth {
-		deep = below("b", deep)
-	}
-	for what, c := range map[string]struct {
-		list []*rlsconf.RateLimitDescriptor
-		want string
-	}{
-		"no key": {[]*rlsconf.RateLimitDescriptor{limited("", "x", 1, second)}, `descriptors[0].key: key ""`},
-		"no unit": {[]*rlsconf.RateLimitDescriptor{limited("a", "", 1, 0)},
-			`descriptors[0].rate_limit: unit is missing`},
-		"odd unit": {[]*rlsconf.RateLimitDescriptor{limited("a", "", 1, 99)},
-			`descriptors[0].rate_limit.unit: unit "99"`},
-		"self":      {[]*rlsconf.RateLimitDescriptor{self}, `cannot replace itself`},
-		"unlimited": {[]*rlsconf.RateLimitDescriptor{forever}, `unit "second": an unlimited limit has none`},
-		"depth":     {[]*rlsconf.RateLimitDescriptor{deep}, `nested deeper than 16`},
-		"twice": {[]*rlsconf.RateLimitDescriptor{
-			below("r", limited("a", "b", 1, second), limited("a", "b", 2, second))},
-			`descriptors[0].descriptors[1].key: key "a" with value "b" is given twice; ` +
-				`first in descriptors[0].descriptors[0]`},
+	const limit = ` rate_limit { unit: SECOND requests_per_unit: 1 `
+	for _, c := range []struct{ descriptor, want string }{
+		{`value: "x"` + limit + `}`, `descriptors[0].key: key ""`},
+		{`key: "a" rate_limit { requests_per_unit: 1 }`, `descriptors[0].rate_limit: unit is missing`},
+		{`key: "a" rate_limit { requests_per_unit: 1 unit: 99 }`, `descriptors[0].rate_limit.unit: unit "99"`},
+		{`key: "a"` + limit + `name: "x" replaces { name: "x" } }`, `cannot replace itself`},
+		{`key: "a"` + limit + `unlimited: true }`, `unit "second": an unlimited limit has none`},
+		{strings.Repeat(`key: "b" descriptors { `, maxDepth) + `key: "a"` + limit + strings.Repeat(`}`, maxDepth+1),
+			`nested deeper than 16`},
+		{`key: "r" descriptors { key: "a" value: "b"` + limit + `} } descriptors { key: "a" value: "b"` + limit + `} }`,
+			`descriptors[0].descriptors[1].key: key "a" with value "b" is given twice; first in ` +
+				`descriptors[0].descriptors[0]`},
 	} {
-		l, err := FromResources([]*rlsconf.RateLimitConfig{{Name: "eg", Domain: "edge", Descriptors: append(c.list,
-			limited("good", "", 3, second))}}, Options{})
+		d := new(rlsconf.RateLimitDescriptor)
+		testkit.Must(t, prototext.Unmarshal([]byte(c.descriptor), d))
+		l, err := FromResources([]*rlsconf.RateLimitConfig{{Name: "eg", Domain: "edge",
+			Descriptors: []*rlsconf.RateLimitDescriptor{d, limited("good", "", 3, rlsconf.RateLimitUnit_SECOND)}}},
+			Options{})
 		testkit.Must(t, err)
 		if good, ok := l.Find("edge", descriptorOf("good=x")); !ok || good.PerUnit != 3 {
-			t.Errorf("%s: the limit beside it is %+v", what, good)
+			t.Errorf("%s: the limit beside it is %+v", c.descriptor, good)
 		}
 		if _, ok := l.Find("edge", descriptorOf("a=x")); ok {
-			t.Errorf("%s: it is in force", what)
+			t.Errorf("%s: it is in force", c.descriptor)
 		}
 		if err = l.Refused(); err == nil || !strings.HasPrefix(err.Error(), `resource "eg": `) ||
 			!strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %s", what, err, c.want)
+			t.Errorf("%s: %v, want %s", c.descriptor, err, c.want)
 		}
 	}
 	for _, domain := range []string{"", ownDomain} {
@@ -156,7 +144,9 @@ func TestBustedResources(t *testing.T) {
 		}
 	}
 	l, err := FromResources([]*rlsconf.RateLimitConfig{{Name: "eg", Domain: "edge",
-		Descriptors: []*rlsconf.RateLimitDescriptor{unknown(limited("a", "", 1, second), 12, 1)}}}, Options{})
+		Descriptors: []*rlsconf.RateLimitDescriptor{
+			unknown(limited("a", "", 1, rlsconf.RateLimitUnit_SECOND), 12, 1)}}},
+		Options{})
 	testkit.Must(t, err)
 	if w := l.Warnings(); len(w) != 1 || !strings.Contains(w[0], `resource "eg": descriptors[0]: unknown field 12`) {
 		t.Errorf("warnings %v", w)
@@ -194,62 +184,5 @@ func TestMergedDomains(t *testing.T) {
 	testkit.Must(t, err)
 	if err = l.Refused(); err == nil || !strings.Contains(err.Error(), `first in descriptors[0] of resource "a"`) {
 		t.Errorf("resources: %v", err)
-	}
-}
-
-// Labels name a limit as the statistics of envoyproxy/ratelimit do.
-func TestLabels(t *testing.T) {
-	l := load(t, testkit.WriteFile(t, "limits.yaml", `
-domain: edge
-descriptors:
-  - {key: plain, rate_limit: {unit: second, requests_per_unit: 1}}
-  - {key: exact, value: v, rate_limit: {unit: second, requests_per_unit: 1}}
-  - {key: star, value: "a*", rate_limit: {unit: second, requests_per_unit: 1}}
-  - {key: detail, detailed_metric: true, rate_limit: {unit: second, requests_per_unit: 1}}
-  - key: live
-    value_to_metric: true
-    descriptors: [{key: plain, rate_limit: {unit: second, requests_per_unit: 1}}]
-  - {key: shared, value: "a*", share_threshold: true, value_to_metric: true, detailed_metric: true,
-     rate_limit: {unit: second, requests_per_unit: 1}}
-`))
-	for entries, want := range map[string]string{
-		"plain=x": "edge plain", "exact=v": "edge exact_v", "star=abc": "edge star_a*", "detail=x": "edge detail_x",
-		"detail=": "edge detail", "live=x plain=y": "edge live_x plain", "shared=abc": "edge shared_a*",
-	} {
-		limit, ok := l.Find("edge", descriptorOf(entries))
-		if got := strings.Join(limit.Labels, " "); !ok || got != want {
-			t.Errorf("%s: %q, want %q", entries, got, want)
-		}
-	}
-	if got := strings.Join(LabelsOf("edge", descriptorOf("a=b c=")), " "); got != "edge a_b c" {
-		t.Errorf("of a descriptor: %q", got)
-	}
-}
-
-// The modes for all limits, those of descriptors too.
-func TestModesOfAllLimits(t *testing.T) {
-	path := testkit.WriteFile(t, "limits.yaml", oneLimit)
-	brought := overridden("client=a", 2, typev3.RateLimitUnit_MINUTE)
-	for _, c := range []struct {
-		option          Options
-		watched, quota  bool
-		shadow, levels  bool
-		describesLimits string
-	}{
-		{Options{Shadow: true}, true, false, true, true, "shadow"},
-		{Options{Quota: true}, false, true, true, true, "quota"},
-		{Options{Unlevelled: true}, false, false, false, false, "no levels"},
-	} {
-		l := load(t, path, c.option)
-		limit, _ := l.Find("edge", descriptorOf("client=a"))
-		rule := limit.Plan.Rules()[0]
-		if limit.Watched != c.watched || limit.Quota != c.quota ||
-			rule.Shadow != c.shadow || rule.Unlevelled == c.levels {
-			t.Errorf("%s: %+v %+v", c.describesLimits, limit, rule)
-		}
-		own, ok := l.Find("edge", brought)
-		if !ok || own.Watched != c.watched || own.Quota != c.quota || own.Plan.Rules()[0].Shadow != c.shadow {
-			t.Errorf("%s, a limit of the descriptor: %+v", c.describesLimits, own)
-		}
 	}
 }

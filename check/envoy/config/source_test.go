@@ -1,12 +1,10 @@
 package config
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -26,18 +24,6 @@ func writeFile(t testing.TB, path, text string) {
 	testkit.Must(t, os.Rename(draft, path))
 }
 
-// watching runs a source until the test ends. reloaded waits for an attempt to reload and returns its error.
-func watching(t *testing.T, s *Source) (reloaded func() error) {
-	t.Helper()
-	heard := make(chan error, 100)
-	s.OnReload(func(err error) { heard <- err })
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { s.Run(ctx) })
-	t.Cleanup(func() { cancel(); running.Wait() })
-	return func() error { return <-heard }
-}
-
 func perUnit(t *testing.T, s *Source) uint32 {
 	t.Helper()
 	l := s.Limits()
@@ -53,10 +39,10 @@ func perUnit(t *testing.T, s *Source) uint32 {
 
 func TestBothFilesAreOneSourceOfRules(t *testing.T) {
 	dir := t.TempDir()
-	rules, limits := filepath.Join(dir, "rules.yml"), filepath.Join(dir, "limits.yaml")
+	rules, limits := filepath.Join(t.TempDir(), "rules.yml"), filepath.Join(dir, "limits.yaml")
 	writeFile(t, rules, oneRule)
 	writeFile(t, limits, oneLimit)
-	s, err := NewSource(SourceConfig{Limits: limits, Rules: rules, Options: Options{Tag: "client"}})
+	s, err := NewSource(SourceConfig{Limits: dir, Rules: rules, Options: Options{Tag: "client"}})
 	testkit.Must(t, err)
 	list := s.Rules().List()
 	if len(list) != 2 || list[0].Name != "users" || list[1].Match != "edge/{client=*}" || perUnit(t, s) != 3 {
@@ -68,6 +54,18 @@ func TestBothFilesAreOneSourceOfRules(t *testing.T) {
 	testkit.Must(t, s.Reload())
 	if s.Rules().Named("people") == nil || perUnit(t, s) != 4 {
 		t.Errorf("%+v", s.Rules().List())
+	}
+	// A file that is added to the directory, or removed, is noticed. (internal/reload proves that files are watched.)
+	more := filepath.Join(dir, "more.yml")
+	writeFile(t, more, strings.Replace(oneLimit, "edge", "more", 1))
+	testkit.Must(t, s.Reload())
+	if s.Limits().Len() != 2 {
+		t.Errorf("%d limits", s.Limits().Len())
+	}
+	testkit.Must(t, os.Remove(more))
+	testkit.Must(t, s.Reload())
+	if s.Limits().Len() != 1 {
+		t.Errorf("%d limits", s.Limits().Len())
 	}
 	// A mistake in either changes nothing.
 	writeFile(t, rules, "rules: 5")
@@ -110,28 +108,5 @@ func TestRulesMayNotTakeKeysOfLimits(t *testing.T) {
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v", c.match, err)
 		}
-	}
-}
-
-// A file that is added to the directory, or removed, is noticed. So is a change of the rules file, wherever it is.
-func TestADirectoryIsWatched(t *testing.T) {
-	dir, other := t.TempDir(), t.TempDir()
-	rules := filepath.Join(other, "rules.yml")
-	writeFile(t, rules, oneRule)
-	writeFile(t, filepath.Join(dir, "a.yaml"), "domain: a")
-	s, err := NewSource(SourceConfig{Limits: dir, Rules: rules})
-	testkit.Must(t, err)
-	reloaded := watching(t, s)
-	writeFile(t, filepath.Join(dir, "edge.yml"), oneLimit)
-	if err := reloaded(); err != nil || perUnit(t, s) != 3 {
-		t.Errorf("%v, %d", err, perUnit(t, s))
-	}
-	testkit.Must(t, os.Remove(filepath.Join(dir, "edge.yml")))
-	if err := reloaded(); err != nil || perUnit(t, s) != 0 {
-		t.Errorf("%v, %d", err, perUnit(t, s))
-	}
-	writeFile(t, rules, strings.Replace(oneRule, "users", "people", 1))
-	if err := reloaded(); err != nil || s.Rules().Named("people") == nil {
-		t.Errorf("%v, %+v", err, s.Rules().List())
 	}
 }

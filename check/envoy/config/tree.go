@@ -17,7 +17,6 @@ type builder struct {
 	Options
 	limits  *Limits
 	rules   []placed
-	nodes   int // made so far
 	literal int // above 0 below a pattern's own text, whose limits are counted with the pattern
 }
 
@@ -156,7 +155,7 @@ func (r *descriptor) rank() int {
 }
 
 func (b *builder) level(at walk, list []*descriptor) (level, error) {
-	out := level{keys: map[string]*keyed{}}
+	out := level{texts: map[[2]string]*node{}}
 	list, err := b.once(list)
 	if err != nil {
 		return out, err
@@ -220,25 +219,13 @@ func (b *builder) place(l *level, at walk, r *descriptor, literal bool) error {
 	if n == nil || err != nil {
 		return err
 	}
-	k := l.keys[r.key]
-	if k == nil {
-		k = &keyed{exact: map[string]*node{}}
-		l.keys[r.key] = k
+	text := [2]string{r.key, r.value}
+	isPattern := r.rank() == 1 && !literal
+	if isPattern {
+		l.patterns = append(l.patterns, n)
 	}
-	switch {
-	case literal || r.rank() == 0:
-		k.exact[r.value] = n
-		return nil
-	case r.rank() == 2:
-		k.any = n
-		return nil
-	case strings.Contains(r.key, "*"):
-		l.stars = append(l.stars, n)
-	default:
-		k.wild = append(k.wild, n)
-	}
-	if r.value != "" && k.exact[r.value] == nil {
-		k.exact[r.value] = n
+	if !isPattern || r.value != "" && l.texts[text] == nil {
+		l.texts[text] = n
 	}
 	return nil
 }
@@ -264,9 +251,8 @@ func patternOf(s string, share bool) pattern {
 
 // node makes the node of a descriptor, what is below it, and its limit; nil if it is refused.
 func (b *builder) node(at walk, r *descriptor, literal bool) (*node, error) {
-	n := &node{key: patternOf(r.key, false), value: patternOf(r.value, r.share), place: b.nodes, label: r.key,
+	n := &node{key: patternOf(r.key, false), value: patternOf(r.value, r.share), label: r.key,
 		live: r.live && !r.share && r.rank() > 0}
-	b.nodes++
 	if r.share && len(n.key.pieces) > 1 { // under another key, the same text can have its own count
 		n.value.text = strings.Join(n.value.pieces, "%*")
 	}

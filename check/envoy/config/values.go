@@ -56,7 +56,11 @@ func split(d *commonv3.RateLimitDescriptor, r *windows.Rule) (rest *commonv3.Rat
 		if i < 0 {
 			return nil, nil
 		}
-		values[w.Distinct], taken[w.ValueFrom] = d.GetEntries()[i].GetValue(), true
+		value := d.GetEntries()[i].GetValue()
+		if !w.CanCount(value) { // an error would let the request pass all limits
+			value = shortened(appendText(nil, value))
+		}
+		values[w.Distinct], taken[w.ValueFrom] = value, true
 	}
 	rest = &commonv3.RateLimitDescriptor{}
 	for _, e := range d.GetEntries() {

@@ -4,6 +4,7 @@ package chart_test
 
 import (
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -60,10 +61,7 @@ func readValues(t *testing.T, file string) map[string]any {
 
 // render is what `helm template limits deploy/helm/streamcounter -n prod -f VALUES` gives: documents in the
 // order of their files.
-func render(values map[string]any) ([]string, error) { return renderWith(values, nil) }
-
-// renderWith lets `lookup` in the templates read from a cluster; nil: there is none.
-func renderWith(values map[string]any, in engine.ClientProvider) ([]string, error) {
+func render(values map[string]any) ([]string, error) {
 	chart, err := loader.LoadDir(chartDir)
 	if err != nil {
 		return nil, err
@@ -73,24 +71,15 @@ func renderWith(values map[string]any, in engine.ClientProvider) ([]string, erro
 	if err != nil {
 		return nil, err
 	}
-	var files map[string]string
-	if in == nil {
-		files, err = engine.Render(chart, with)
-	} else {
-		files, err = engine.RenderWithClientProvider(chart, with, in)
-	}
+	files, err := engine.Render(chart, with)
 	if err != nil {
 		return nil, err
 	}
-	names := make([]string, 0, len(files))
-	for name := range files {
-		if strings.HasSuffix(name, ".yaml") {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
 	var documents []string
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if !strings.HasSuffix(name, ".yaml") {
+			continue
+		}
 		for document := range strings.SplitSeq(files[name], "\n---\n") {
 			if document = strings.Trim(document, "-\n "); document != "" {
 				documents = append(documents, document+"\n")

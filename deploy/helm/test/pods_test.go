@@ -140,6 +140,11 @@ func TestProduction(t *testing.T) {
 		t.Errorf("the autoscaler scales %s, replicas %v and %v", hpa.Spec.ScaleTargetRef.Name, serve.Spec.Replicas,
 			*work.Spec.Replicas)
 	}
+	// Without a cluster to look at (helm template, Argo CD) an autoscaler's replicas are left out. With one, see
+	// TestAutoscalingKeepsThePods in tools/partners.
+	if is := serve.Annotations["streamcounter/replicas"]; is != "autoscaler" {
+		t.Errorf("the annotation of the replicas is %q", is)
+	}
 	find[*policy.PodDisruptionBudget](t, all, "limits-work")
 	rules := find[*networking.NetworkPolicy](t, all, "limits-work").Spec.Egress
 	if len(rules) != 3 || rules[1].Ports[0].Port.IntVal != 6380 || len(rules[2].To) != 1 {

@@ -23,6 +23,9 @@ func TestMistakesInValues(t *testing.T) {
 		{good + "image: {digest: latest}", "image/digest"},
 		{good + "rlsConfig: {a: {domain: x}}", "rlsConfig"},
 		{good + "networkPolicy: {egress: {redis: {port: 0}}}", "port"},
+		// The chart has these for serve and work alone.
+		{"redis: {url: x}\nratelimit: {enabled: true}\nnetworkPolicy: {enabled: true}", "no NetworkPolicy for ratelimit"},
+		{"redis: {url: x}\nratelimit: {enabled: true}\nserve: {autoscaling: {enabled: true}}", "no autoscaler for ratelimit"},
 		// What the API server would refuse.
 		{good + "serve: {service: {headless: true, type: LoadBalancer}}", "headless goes with type ClusterIP"},
 		{good + "serve: {service: {headless: true, type: NodePort}}", "headless goes with type ClusterIP"},

@@ -48,12 +48,10 @@ func (r *run) load(ctx context.Context, d time.Duration) error {
 
 // fill appends n events as fast as Redis accepts them.
 func (r *run) fill(ctx context.Context, n int) error {
-	for n > 0 {
-		some := min(n, 2000)
-		if err := r.send(ctx, some); err != nil {
+	for ; n > 0; n -= 2000 {
+		if err := r.send(ctx, min(n, 2000)); err != nil {
 			return err
 		}
-		n -= some
 	}
 	return nil
 }

@@ -43,12 +43,9 @@ type Config struct {
 	RedisURL, NATSURL string
 	// Rate is how many events are appended per second. If Drain is above zero, it is how many events are appended
 	// before the worker starts, and Rate is not used.
-	Rate  float64
-	Drain int
-	// Keys is how many keys there are. They are chosen by a Zipf distribution of exponent ZipfS (above 1), or
-	// uniformly if ZipfS is 0.
-	Keys       int
-	ZipfS      float64
+	Rate       float64
+	Drain      int
+	Keys       measure.Keys
 	Partitions int
 	Algorithm  string
 	// Duration is how long is measured, after Warmup.
@@ -87,13 +84,16 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if _, err := measure.CPU(ctx, c.Client); err != nil {
+		return nil, err
+	}
 	nc, err := natsconn.Connect(natsconn.Config{URL: c.NATSURL, Name: "streamcounter bench"})
 	if err != nil {
 		return nil, fmt.Errorf("NATS: %w", redact.Error(err))
 	}
 	defer nc.Close()
 	random := rand.New(rand.NewPCG(c.Seed, 0xfeed))
-	r := &run{Config: c, keys: keys, choose: measure.Keys{N: c.Keys, S: c.ZipfS}.Chooser(random)}
+	r := &run{Config: c, keys: keys, choose: c.Keys.Chooser(random)}
 	defer func() { err = errors.Join(err, r.clean(context.WithoutCancel(ctx), nc)) }()
 	if r.probes, err = newProbes(nc, r); err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	out.WorkerCPUUs = micros(worker, r.sent)
+	out.WorkerCPUUs = float64(worker.Nanoseconds()) / 1000 / float64(max(1, r.sent))
 	return out, nil
 }
 
@@ -124,10 +124,10 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--drain is %d: expected at least 0", c.Drain)
 	case c.Drain == 0 && (c.Rate <= 0 || c.Rate > 1e6):
 		return fmt.Errorf("--rate is %g: expected more than 0, at most 1000000", c.Rate)
-	case c.Keys < 2:
-		return fmt.Errorf("--keys is %d: expected at least 2", c.Keys)
+	case c.Keys.N < 2:
+		return fmt.Errorf("--keys is %d: expected at least 2", c.Keys.N)
 	}
-	return measure.Keys{S: c.ZipfS}.Validate()
+	return c.Keys.Validate()
 }
 
 // steady appends at the rate while the worker folds.
@@ -140,7 +140,7 @@ func (r *run) steady(ctx context.Context) (*Report, error) {
 	}
 	r.probes.begin()
 	start, before := time.Now(), r.sent
-	cpu, err := r.redisCPU(ctx, func() error { return r.load(ctx, r.Duration) })
+	cpu, err := measure.Used(ctx, r.Client, measure.CPU, func() error { return r.load(ctx, r.Duration) })
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +155,7 @@ func (r *run) steady(ctx context.Context) (*Report, error) {
 // drain times how long the worker takes to fold what was appended before it started.
 func (r *run) drain(ctx context.Context) (*Report, error) {
 	var start time.Time // when the first event was folded
-	cpu, err := r.redisCPU(ctx, func() error {
+	cpu, err := measure.Used(ctx, r.Client, measure.CPU, func() error {
 		for left := r.sent; left > 0; {
 			if !pause.For(ctx, 20*time.Millisecond) {
 				return ctx.Err()
@@ -176,22 +176,10 @@ func (r *run) drain(ctx context.Context) (*Report, error) {
 	return report(r.sent, time.Since(start), cpu), nil
 }
 
-// redisCPU returns the CPU time that Redis's main thread used while do ran.
-func (r *run) redisCPU(ctx context.Context, do func() error) (time.Duration, error) {
-	before, err := measure.CPU(ctx, r.Client)
-	if err == nil {
-		err = do()
-	}
-	if err != nil {
-		return 0, err
-	}
-	after, err := measure.CPU(ctx, r.Client)
-	return after - before, err
-}
-
-func report(events int64, wall, cpu time.Duration) *Report {
+// report takes the CPU time of Redis in ns.
+func report(events int64, wall time.Duration, cpu float64) *Report {
 	return &Report{Events: events, Seconds: wall.Seconds(), EventsPerS: float64(events) / wall.Seconds(),
-		RedisCPUUs: micros(cpu, events)}
+		RedisCPUUs: cpu / 1000 / float64(max(1, events))}
 }
 
 // unread returns how many events the group has not acknowledged: not delivered, or pending.
@@ -267,13 +255,6 @@ func (r *run) withWorker(ctx context.Context, do func(context.Context) error) (t
 		err = fmt.Errorf("%w; it said:\n%.16384s", err, said.String())
 	}
 	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), err
-}
-
-func micros(d time.Duration, events int64) float64 {
-	if events == 0 {
-		return 0
-	}
-	return float64(d.Nanoseconds()) / 1000 / float64(events)
 }
 
 // Report is the result of a run. The names contain the units.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/measure"
 	"github.com/streamcounter/streamcounter/internal/redact"
 )
@@ -35,7 +36,9 @@ func overHTTP(u *url.URL, c *Config) (callers []caller, closeAll func(), err err
 
 func httpClient(config *tls.Config, connections int) *http.Client {
 	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections, TLSClientConfig: config},
-		Timeout: 30 * time.Second}
+		Timeout: 30 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse // a redirected check would be sent twice, and the token elsewhere
+		}}
 }
 
 // call sends one check as a GET. It sends several checks as a POST, in which each is decided separately.
@@ -56,17 +59,11 @@ func (h *httpCaller) call(ctx context.Context, keys []string) (a admitted, err e
 }
 
 func (h *httpCaller) several(ctx context.Context, keys []string) (a admitted, err error) {
-	type check struct {
-		Key string `json:"key"`
-	}
-	req := struct {
-		Checks []check `json:"checks"`
-		Each   bool    `json:"each"`
-	}{Each: true}
+	var checks []api.CheckRequest
 	for _, k := range keys {
-		req.Checks = append(req.Checks, check{k})
+		checks = append(checks, api.CheckRequest{Key: k})
 	}
-	text, err := json.Marshal(req)
+	text, err := json.Marshal(map[string]any{"checks": checks, "each": true})
 	if err != nil {
 		return a, err
 	}
@@ -77,18 +74,13 @@ func (h *httpCaller) several(ctx context.Context, keys []string) (a admitted, er
 	if !byOnError(body) {
 		return admitted{byLimit: bytes.Count(body, []byte(`"allowed":true`))}, nil // cheaper than reading it all
 	}
-	var answer struct {
-		Checks []struct {
-			Allowed bool   `json:"allowed"`
-			Source  string `json:"source"`
-		} `json:"checks"`
-	}
+	var answer struct{ Checks []api.CheckAnswer }
 	if err := json.Unmarshal(body, &answer); err != nil {
 		return a, fmt.Errorf("reading the answer: %w", err)
 	}
 	for _, c := range answer.Checks {
 		switch {
-		case c.Allowed && (c.Source == "policy" || c.Source == "local"):
+		case c.Allowed && (c.Source == api.SourcePolicy || c.Source == api.SourceLocal):
 			a.onError++
 		case c.Allowed:
 			a.byLimit++

@@ -37,11 +37,9 @@ type Config struct {
 	Token string
 	// TLS is for https and grpcs; nil: the default configuration.
 	TLS *tls.Config
-	// Key is the beginning of all keys; a number from 0 to Keys-1 follows.
+	// Key is the beginning of all keys; the number of a key follows.
 	Key  string
-	Keys int
-	// ZipfS is the exponent of the Zipf distribution by which keys are chosen, above 1; 0: uniformly.
-	ZipfS float64
+	Keys measure.Keys
 	// Callers is how many callers there are at once; each waits for its answer.
 	Callers int
 	// PerCall is how many checks one call has.
@@ -71,13 +69,13 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--connections is %d: expected 1 to %d", c.Callers, maxCallers)
 	case c.PerCall < 1 || c.PerCall > maxPerCall:
 		return fmt.Errorf("--per-call is %d: expected 1 to %d", c.PerCall, maxPerCall)
-	case c.Keys < 1:
-		return fmt.Errorf("--keys is %d: expected at least 1", c.Keys)
+	case c.Keys.N < 1:
+		return fmt.Errorf("--keys is %d: expected at least 1", c.Keys.N)
 	case c.Duration <= 0 || c.Warmup < 0:
 		return fmt.Errorf("--duration is %s and --warmup %s: expected more than 0, and at least 0", c.Duration,
 			c.Warmup)
 	}
-	return measure.Keys{S: c.ZipfS}.Validate()
+	return c.Keys.Validate()
 }
 
 var schemes = []string{"http", "https", "grpc", "grpcs"}
@@ -89,12 +87,9 @@ type caller func(ctx context.Context, keys []string) (admitted, error)
 // answer and on_error decided: these do not measure a limiter.
 type admitted struct{ byLimit, onError int }
 
-// Run measures with a valid Config. If ctx ends early, the report covers what was measured until then.
+// Run measures with a Config that Validate accepts. If ctx ends early, the report covers what was measured until then.
 func Run(ctx context.Context, c Config) (*Report, error) {
-	u, err := url.Parse(c.URL)
-	if err != nil {
-		return nil, err
-	}
+	u, _ := url.Parse(c.URL)
 	callers := overGRPC
 	if u.Scheme == "http" || u.Scheme == "https" {
 		callers = overHTTP
@@ -141,7 +136,7 @@ func (c *Config) drive(ctx context.Context, list []caller, d time.Duration) (*Re
 	start := time.Now()
 	for i, call := range list {
 		running.Go(func() {
-			choose := measure.Keys{N: c.Keys, S: c.ZipfS}.Chooser(rand.New(rand.NewPCG(1, uint64(i))))
+			choose := c.Keys.Chooser(rand.New(rand.NewPCG(1, uint64(i))))
 			keys := make([]string, c.PerCall)
 			for ctx.Err() == nil {
 				for k := range keys {
@@ -158,7 +153,7 @@ func (c *Config) drive(ctx context.Context, list []caller, d time.Duration) (*Re
 	}
 	running.Wait()
 	if sum.Checks == 0 {
-		return nil, cmp.Or(sum.first, errors.New("no call was answered in time"))
+		return nil, errors.New(cmp.Or(sum.FirstError, "no call was answered in time"))
 	}
 	return c.report(sum, time.Since(start)), nil
 }
@@ -167,7 +162,6 @@ func (c *Config) drive(ctx context.Context, list []caller, d time.Duration) (*Re
 type tally struct {
 	mu sync.Mutex
 	Report
-	first   error
 	latency *hdrhistogram.Histogram // µs
 }
 
@@ -179,7 +173,7 @@ func (t *tally) add(took time.Duration, checks int, passed admitted, err error) 
 	t.Calls++
 	if err != nil {
 		t.Errors++
-		t.first = cmp.Or(t.first, err)
+		t.FirstError = cmp.Or(t.FirstError, err.Error())
 		return
 	}
 	t.Checks += int64(checks)
@@ -229,9 +223,6 @@ func (c *Config) report(t *tally, wall time.Duration) *Report {
 	r.Target, r.Callers, r.PerCall, r.Seconds = redact.URL(c.URL), c.Callers, c.PerCall, wall.Seconds()
 	r.ChecksPerS = float64(r.Checks) / wall.Seconds()
 	r.P50Us, r.P99Us, r.MaxUs = t.latency.ValueAtQuantile(50), t.latency.ValueAtQuantile(99), t.latency.Max()
-	if t.first != nil {
-		r.FirstError = t.first.Error()
-	}
 	return &r
 }
 

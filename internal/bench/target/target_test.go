@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/streamcounter/streamcounter/internal/bench/target"
+	"github.com/streamcounter/streamcounter/internal/measure"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
@@ -121,7 +122,7 @@ func TestRun(t *testing.T) {
 				s := &server{token: "secret"}
 				overHTTP, overGRPC := s.start(t)
 				c := target.Config{URL: overHTTP, Metrics: overHTTP + "/metrics", Token: "secret", Callers: 3,
-					PerCall: perCall, Keys: 1000, Duration: 100 * time.Millisecond}
+					PerCall: perCall, Keys: measure.Keys{N: 1000}, Duration: 100 * time.Millisecond}
 				if scheme == "grpc" {
 					c.URL = overGRPC
 				}
@@ -152,20 +153,20 @@ func TestRun(t *testing.T) {
 }
 
 func TestRunSaysWhatFailed(t *testing.T) {
-	s := &server{}
+	s := &server{token: "secret"}
 	url, _ := s.start(t)
+	redirects := httptest.NewServer(http.RedirectHandler(url, http.StatusTemporaryRedirect))
+	defer redirects.Close()
 	s.broken.Store(true)
-	if _, err := target.Run(t.Context(), target.Config{URL: url, Callers: 1}); err == nil ||
-		!strings.Contains(err.Error(), "status 500") {
-		t.Errorf("a server that fails: %v", err)
+	for _, c := range []struct{ url, token, want string }{
+		{url, "secret", "status 500"}, {redirects.URL, "secret", "status 307"}, {url, "another", "status 401"},
+	} {
+		if _, err := target.Run(t.Context(), target.Config{URL: c.url, Callers: 1, Token: c.token}); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, want %s", err, c.want)
+		}
 	}
-	s.broken.Store(false)
-	s.token = "secret"
-	if _, err := target.Run(t.Context(), target.Config{URL: url, Callers: 1, Token: "another"}); err == nil ||
-		!strings.Contains(err.Error(), "status 401") {
-		t.Errorf("a token that is not known: %v", err)
-	}
-	good := target.Config{URL: url, Callers: 1, PerCall: 1, Keys: 1, Duration: time.Second}
+	good := target.Config{URL: url, Callers: 1, PerCall: 1, Keys: measure.Keys{N: 1}, Duration: time.Second}
 	testkit.Must(t, good.Validate())
 	for _, change := range []func(*target.Config){
 		func(c *target.Config) { c.URL = "localhost:80" },
@@ -173,9 +174,9 @@ func TestRunSaysWhatFailed(t *testing.T) {
 		func(c *target.Config) { c.Metrics = "here" },
 		func(c *target.Config) { c.PerCall = 101 },
 		func(c *target.Config) { c.Callers = 0 },
-		func(c *target.Config) { c.Keys = 0 },
+		func(c *target.Config) { c.Keys.N = 0 },
 		func(c *target.Config) { c.Duration = 0 },
-		func(c *target.Config) { c.ZipfS = 0.5 },
+		func(c *target.Config) { c.Keys.S = 0.5 },
 	} {
 		bad := good
 		if change(&bad); bad.Validate() == nil {

@@ -23,7 +23,7 @@ function confirm(question, go) {
 function effect(o) {
   const c = o.covers;
   return [o.replaces && "It replaces " + o.replaces.join(", ") + ".", o.keeps && "It keeps " + o.keeps.join(", ") + ".",
-    c && `It covers ${c.at_least ? "at least " : ""}${several(c.keys, "key")} with a count and ${several(c.throttled, "throttled key")}.`,
+    c && `It covers ${c.at_least ? "at least " : ""}${several(c.keys, "known key")}, ${c.throttled} of them throttled.`,
     ...(o.warnings || []).map((w) => "Warning: " + w + ".")].filter(Boolean);
 }
 

@@ -9,7 +9,6 @@ import (
 	"net"
 	"sync"
 	"testing"
-	"time"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
@@ -111,7 +110,7 @@ func (s *Server) Nacked(inForce string) string {
 // until waits for a request of the client, the latest first.
 func (s *Server) until(what string, fits func(*discovery.DiscoveryRequest) bool) (found *discovery.DiscoveryRequest) {
 	s.t.Helper()
-	streamtest.Eventually(s.t, 30*time.Second, what, func() (bool, string) {
+	streamtest.Eventually(s.t, what, func() (bool, string) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for i := len(s.asked) - 1; i >= 0 && found == nil; i-- {

@@ -126,7 +126,10 @@ that Helm owns tell: it owns the replicas no longer once the autoscaler has chan
 {{- if not (or .redis.url .redis.existingSecret) }}{{ fail "redis: give url or existingSecret" }}{{ end -}}
 {{- if and .redis.workURL (not .redis.url) }}{{ fail "redis.workURL needs redis.url; with existingSecret give workKey" }}{{ end -}}
 {{- if and .redis.clientCertificate (not .redis.tlsSecret) }}{{ fail "redis.clientCertificate needs redis.tlsSecret" }}{{ end -}}
-{{- if not .ratelimit.enabled -}}
+{{- if .ratelimit.enabled -}}
+{{- if .networkPolicy.enabled }}{{ fail "networkPolicy: the chart has no NetworkPolicy for ratelimit; apply one of your own" }}{{ end -}}
+{{- if .serve.autoscaling.enabled }}{{ fail "serve.autoscaling: the chart has no autoscaler for ratelimit; set ratelimit.replicas" }}{{ end -}}
+{{- else -}}
 {{- if and .nats.url .nats.existingSecret }}{{ fail "nats: give url or existingSecret, not both" }}{{ end -}}
 {{- if not (or .nats.url .nats.existingSecret) }}{{ fail "nats: give url or existingSecret" }}{{ end -}}
 {{- if and (or .nats.credsKey .nats.nkeyKey) (not .nats.existingSecret) }}{{ fail "nats.credsKey and nats.nkeyKey are keys of nats.existingSecret, which is empty" }}{{ end -}}

@@ -1,0 +1,201 @@
+package counters_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// A foreign record is removed at the next sweep, and does not block the levels of other
+// keys. A key that has reached a level is raised again.
+func TestGarbageRecordsAreForgotten(t *testing.T) {
+	now := int64(start)
+	window := func(till, moved any, raised string) string {
+		return fmt.Sprintf("api;sliding-log;%d|10000,10,%v,%v,%s", now, till, moved, raised)
+	}
+	good := window(now+9000, now, fmt.Sprintf("80@%d", now))
+	head, windows := good[:strings.Index(good, "|")], good[strings.Index(good, "|"):]
+	for what, record := range map[string]string{
+		"nothing":                    "",
+		"text":                       "x y",
+		"no rule":                    good[len("api"):],
+		"a name too long":            strings.Repeat("a", 65) + good[3:],
+		"no algorithm":               "api;;" + good[len("api;sliding-log;"):],
+		"no version":                 "api;sliding-log;" + windows,
+		"a version without end":      "api;sliding-log;" + strings.Repeat("9", 400) + windows,
+		"a version beyond any":       "api;sliding-log;4503599627370497" + windows,
+		"text in a number":           window("inf", now, fmt.Sprintf("80@%d", now)),
+		"a number without end":       window(strings.Repeat("9", 400), now, fmt.Sprintf("80@%d", now)),
+		"an end in the year 5000":    window(95617584000000, now, fmt.Sprintf("80@%d", now)),
+		"a move of the future":       window(now+9000, now+86_400_001, fmt.Sprintf("80@%d", now)),
+		"a level of the future":      window(now+9000, now, "80@95617584000000"),
+		"a level above the top":      window(now+9000, now, fmt.Sprintf("101@%d", now)),
+		"levels that fall":           window(now+9000, now, fmt.Sprintf("95@%d+80@%d", now, now)),
+		"a level without a time":     window(now+9000, now, "80@"),
+		"no level":                   window(now+9000, now, ""),
+		"more behind it":             good + "x",
+		"text between windows":       good + "x" + windows,
+		"half a decision":            good + "!10000,1",
+		"a decision alone":           fmt.Sprintf("%s!10000,10,%d,%d,1000,0x", head, now, now+9000),
+		"a decision without end":     good + fmt.Sprintf("!10000,10,%d,%s,1000,0", now, strings.Repeat("9", 400)),
+		"a hold without end":         good + fmt.Sprintf("!10000,10,%d,%d,86400001,0", now, now+9000),
+		"ten thousand times a level": window(now+9000, now, strings.Repeat("1@1+", 10_000)+"1@1"),
+		"ten thousand windows":       head + strings.Repeat(windows, 10_000),
+	} {
+		t.Run(what, func(t *testing.T) {
+			eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
+				ctx := context.Background()
+				s.check("k", 10)
+				s.check("k{k}", 10)
+				s.expect("raised api/k 80% used 10", "raised api/k 95% used 10", "raised api/k 100% used 10",
+					"throttled api/k 100% used 10",
+					"raised api/k{k} 80% used 10", "raised api/k{k} 95% used 10", "raised api/k{k} 100% used 10",
+					"throttled api/k{k} 100% used 10")
+				p := s.keys.Partition("k")
+				for _, key := range []string{"k", "bad{k}"} { // one that has reached its levels, and one that never has
+					s.redis.HSet(ctx, s.keys.Levels(p), key, record)
+					s.redis.ZAdd(ctx, s.keys.Due(p), redis.Z{Score: 0, Member: key})
+				}
+				keys, err := s.store.DueRecords(ctx, p, s.clock.ms, 1000)
+				testkit.Must(t, err)
+				if _, forgotten, err := s.store.Sweep(ctx, p, s.rules, keys); err != nil || forgotten != 2 {
+					t.Fatalf("forgotten %d, %v", forgotten, err)
+				}
+				s.expect("raised api/k 80% used 10", "raised api/k 95% used 10", "raised api/k 100% used 10",
+					"throttled api/k 100% used 10")
+				if s.redis.HExists(ctx, s.keys.Levels(p), "bad{k}").Val() || s.due("bad{k}") != -1 {
+					t.Error("the garbage is still there")
+				}
+				s.after(11 * time.Second)
+				if got := s.transitions(t); len(got) != 8 || !strings.HasPrefix(got[0]+got[4], "released") {
+					t.Errorf("both keys were to fall: %q", got)
+				}
+			})
+		})
+	}
+}
+
+// If the key of a foreign record reaches a level again, its record is replaced with a valid one.
+func TestAGarbageRecordIsWrittenOver(t *testing.T) {
+	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
+		s.redis.HSet(context.Background(), s.keys.Levels(s.keys.Partition("k")), "k",
+			"api;sliding-log;1|10000,10,inf,x,100@")
+		s.fold(t, nil, counters.Event{Key: "k", Ms: s.clock.ms, Count: 8})
+		s.expect("raised api/k 80% used 8")
+		if d := s.due("k"); d != 10_000 {
+			t.Errorf("due in %d ms", d)
+		}
+	})
+}
+
+// Somebody has added an entry with the greatest possible ID to the outbox, so it accepts no
+// more entries. Transitions are written anyway, and the waiting transitions are kept.
+func TestAnOutboxThatTakesNoMore(t *testing.T) {
+	eachRedis(t, rulesOf(t, apiRule(func(r *windows.Rule) { r.Alerts = nil })), func(t *testing.T, s *store) {
+		ctx := context.Background()
+		outbox := s.keys.Outbox(s.keys.Partition("k"))
+		s.check("k", 10)
+		if err := s.redis.XAdd(ctx, &redis.XAddArgs{Stream: outbox, ID: lastID,
+			Values: []any{"x", "y"}}).Err(); err != nil {
+			t.Skip("this server does not take it") // the embedded Redis
+		}
+		if s.redis.XAdd(ctx, &redis.XAddArgs{Stream: outbox, Values: []any{"x", "y"}}).Err() == nil {
+			t.Skip("this server takes more after it") // the embedded Redis
+		}
+		for p, batch := range s.append(t, counters.Event{Key: "k{k}", Ms: s.clock.ms, Count: 10}) {
+			s.foldBatch(t, p, batch)
+		}
+		s.expect("raised api/k 100% used 10", "throttled api/k 100% used 10", "raised api/k{k} 100% used 10",
+			"throttled api/k{k} 100% used 10")
+	})
+}
+
+// No two transitions share an id, and the versions of a key only increase, whatever happens.
+func TestVersionsGrow(t *testing.T) {
+	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
+		ctx := t.Context()
+		own, other := apiRule(nil), apiRule(func(r *windows.Rule) {
+			r.Name, r.Alerts, r.Shadow = "other", []int{50},
+				true
+		})
+		round, newest := 0, int64(0) // newest: the time of the newest event; IDs only increase
+		rapid.Check(t, func(rt *rapid.T) {
+			round++
+			keys := []string{fmt.Sprint("a", round), fmt.Sprint("b", round)}
+			var late []map[int][]counters.Event
+			for range rapid.IntRange(1, 30).Draw(rt, "steps") {
+				key := rapid.SampledFrom(keys).Draw(rt, "key")
+				switch rapid.IntRange(0, 7).Draw(rt, "step") {
+				case 0, 1:
+					s.check(key, int64(rapid.IntRange(1, 10).Draw(rt, "cost")))
+				case 2:
+					newest = max(newest, s.clock.ms)
+					late = append(late, s.append(t, counters.Event{Key: key, Ms: newest, Count: 5}))
+				case 3:
+					for _, batches := range late {
+						for p, batch := range batches {
+							s.foldBatch(t, p, batch)
+						}
+					}
+					late = nil
+				case 4:
+					s.clock.ms += int64(rapid.IntRange(0, 12_000).Draw(rt, "ms"))
+				case 5:
+					s.clock.ms -= int64(rapid.IntRange(0, 12_000).Draw(rt, "ms"))
+				case 6:
+					s.rules = rulesOf(t, rapid.SampledFrom([]*windows.Rule{own, other}).Draw(rt, "rule"))
+					p := s.keys.Partition(key)
+					if _, _, err := s.store.Sweep(ctx, p, s.rules, []string{key}); err != nil {
+						t.Fatal(err)
+					}
+				case 7:
+					if _, err := s.Reset(ctx, s.rules.Match(key), key); err != nil {
+						t.Fatal(err)
+					}
+				}
+				s.sweep(t)
+			}
+			s.transitions(t)
+		})
+	})
+}
+
+// The last version of a key without a record is not lost with the records of other keys, and
+// foreign data in its place counts as no version.
+func TestVersionsOfKeysWithoutARecord(t *testing.T) {
+	eachRedis(t, rulesOf(t, apiRule(func(r *windows.Rule) { r.Alerts = nil })), func(t *testing.T, s *store) {
+		ctx := t.Context()
+		const keys = 400 // of one partition
+		for i := range keys {
+			s.check(fmt.Sprint("{a}", i), 10)
+		}
+		s.after(10 * time.Second)
+		s.transitions(t)
+		if n := s.redis.HLen(ctx, s.keys.Levels(s.keys.Partition("{a}"))).Val(); n < 1 || n > 256 {
+			t.Errorf("%d fields are left of %d keys, expected up to 256", n, keys)
+		}
+		s.clock.ms -= 10_000
+		for i := range keys {
+			s.check(fmt.Sprint("{a}", i), 1) // denied: the log still has 10 units
+		}
+		s.transitions(t)
+		for p := range s.keys.Partitions {
+			for field := range s.redis.HGetAll(ctx, s.keys.Levels(p)).Val() {
+				if field[0] == '\n' {
+					s.redis.HSet(ctx, s.keys.Levels(p), field, redis.NewScript("x").Hash())
+				}
+			}
+		}
+		s.check("new", 10)
+		s.expect("raised api/new 100% used 10", "throttled api/new 100% used 10")
+	})
+}

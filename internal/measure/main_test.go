@@ -1,9 +1,0 @@
-package measure_test
-
-import (
-	"testing"
-
-	"github.com/streamcounter/streamcounter/internal/streamtest"
-)
-
-func TestMain(m *testing.M) { streamtest.Main(m) }
