@@ -8,12 +8,12 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// answer converts a decision to the wire format, one entry per request, and counts it.
-func (s *Service) answer(c *call, d decision) api.ChecksAnswer {
+// toAPI converts a decision to the wire format, one entry per request, and counts it.
+func (s *Service) toAPI(c *call, d decision) api.ChecksAnswer {
 	out := api.ChecksAnswer{Allowed: d.Allowed, Atomic: d.Atomic, Replayed: d.Replayed,
 		Checks: make([]api.CheckAnswer, len(c.requests))}
 	for i := range c.requests {
-		out.Checks[i] = c.answer(i, d)
+		out.Checks[i] = c.answerTo(i, d)
 		s.noteShare(&out.Checks[i])
 		c.requests[i].worded(&out.Checks[i])
 		out.Allowed = out.Allowed && !c.requests[i].blocked()
@@ -33,8 +33,8 @@ func (s *Service) noteShare(a *api.CheckAnswer) {
 	}
 }
 
-// answer returns the answer to request i.
-func (c *call) answer(i int, d decision) api.CheckAnswer {
+// answerTo returns the answer to request i.
+func (c *call) answerTo(i int, d decision) api.CheckAnswer {
 	r := c.requests[i]
 	out := api.CheckAnswer{Allowed: true, Key: r.Key, Cost: r.Cost, Windows: []api.WindowState{},
 		Source: api.SourcePolicy, Replayed: d.Replayed}

@@ -64,7 +64,7 @@ func (s *Service) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Ch
 // checkAll is CheckAll without answerHot.
 func (s *Service) checkAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
 	began, rules := time.Now(), s.config.Rules()
-	matched, err := match(rules, reqs)
+	matched, err := requestsOf(rules, reqs)
 	if err == nil {
 		err = api.ValidateModes(reqs)
 	}
@@ -83,7 +83,7 @@ func (s *Service) CheckEach(ctx context.Context, reqs []api.CheckRequest) []api.
 	var calls []*call
 	var index []int // call → its request
 	for i := range reqs {
-		matched, err := match(rules, reqs[i:i+1])
+		matched, err := requestsOf(rules, reqs[i:i+1])
 		if err == nil {
 			err = reqs[i].Mode.Validate()
 		}
@@ -96,16 +96,16 @@ func (s *Service) CheckEach(ctx context.Context, reqs []api.CheckRequest) []api.
 		}
 		out[i].Err = err
 	}
-	memory := s.memoryOf(ctx, "each", calls...) // another list under the same key is another request
+	replay := s.replayOf(ctx, "each", calls...) // another list under the same key is another request
 	if len(calls) > 1 {
 		ctx = api.Again(ctx) // if the answer to one is lost, all of them come again
 	}
 	for n, c := range calls {
-		c.remember(memory, index[n])
+		c.setReplay(replay, index[n])
 	}
 	allowed := true
 	for n, d := range s.decideEach(ctx, calls) {
-		answer := s.answer(calls[n], d)
+		answer := s.toAPI(calls[n], d)
 		out[index[n]] = api.Each{CheckAnswer: answer.Checks[0], Err: d.err}
 		allowed = allowed && answer.Allowed
 	}
@@ -133,18 +133,18 @@ func (s *Service) decideUnder(ctx context.Context, rules *windows.Rules, reqs []
 		s.observe(ctx, began, nil, false, err)
 		return api.ChecksAnswer{}, err
 	}
-	c.remember(s.memoryOf(ctx, "all", c), 0)
+	c.setReplay(s.replayOf(ctx, "all", c), 0)
 	d := s.decide(ctx, c)
 	if d.err == nil && d.Allowed && !d.Replayed {
 		d.err = s.giveBack(ctx, c)
 	}
-	answer := s.answer(c, d)
+	answer := s.toAPI(c, d)
 	s.observe(ctx, began, c, answer.Allowed, d.err)
 	return answer, d.err
 }
 
-// match finds the rules of the keys.
-func match(rules *windows.Rules, reqs []api.CheckRequest) ([]Request, error) {
+// requestsOf finds the rules of the keys.
+func requestsOf(rules *windows.Rules, reqs []api.CheckRequest) ([]Request, error) {
 	out := make([]Request, len(reqs))
 	for i, r := range reqs {
 		cost := cmp.Or(r.Cost, 1)
@@ -154,7 +154,7 @@ func match(rules *windows.Rules, reqs []api.CheckRequest) ([]Request, error) {
 			}
 			return nil, err
 		}
-		out[i] = Request{Plan: rules.Written(r.Key), Key: r.Key, Cost: cost, Mode: r.Mode, Values: r.Values}
+		out[i] = Request{Plan: rules.MatchWithoutOverride(r.Key), Key: r.Key, Cost: cost, Mode: r.Mode, Values: r.Values}
 	}
 	return out, nil
 }

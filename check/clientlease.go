@@ -28,7 +28,7 @@ func clientLeaseTime(p *windows.Plan) time.Duration {
 func (s *Service) Lease(req api.LeaseRequest) (api.LeaseAnswer, error) {
 	req.Least = cmp.Or(req.Least, 1)
 	rules := s.config.Rules()
-	matched, err := match(rules, []api.CheckRequest{{Key: req.Key, Cost: req.Least}})
+	matched, err := requestsOf(rules, []api.CheckRequest{{Key: req.Key, Cost: req.Least}})
 	if err == nil {
 		err = s.leases.validate(req)
 	}
@@ -63,7 +63,7 @@ func (s *Service) Lease(req api.LeaseRequest) (api.LeaseAnswer, error) {
 		d = decision{Verdict: counters.Verdict{Allowed: got.Units > 0 || req.Want == 0,
 			Items: []windows.KeyState{got.State}}, source: api.SourceRedis}
 	}
-	out.CheckAnswer = c.answer(0, d)
+	out.CheckAnswer = c.answerTo(0, d)
 	if d.source == api.SourcePolicy && out.Rule != "" { // Redis was not asked
 		out.Note = "keys of the rule " + out.Rule + " are not leased to clients"
 	}

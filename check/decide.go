@@ -37,7 +37,7 @@ func (s *Service) decide(ctx context.Context, c *call) decision {
 	}
 	came, now := s.denials.now(), time.Now()
 	until, waits := now.Add(s.config.Timeout), now.Add(s.config.Timeout/4) // a check must fit in afterwards
-	if d, ok := s.answerFromMemory(ctx, c, came, waits); ok {
+	if d, ok := s.answerWithoutRedis(ctx, c, came, waits); ok {
 		return d
 	}
 	asks := c.asks
@@ -63,13 +63,13 @@ func (s *Service) decide(ctx context.Context, c *call) decision {
 	return d
 }
 
-// withMode copies asks with another mode. They keep their Memory, but a look only reads it.
+// withMode copies asks with another mode. They keep their Replay, but a look only reads it.
 func withMode(asks []counters.Request, mode api.Mode) []counters.Request {
 	asks = slices.Clone(asks)
 	for i := range asks {
 		asks[i].Mode = mode
 		if mode == api.ModeLook {
-			asks[i].Memory = asks[i].Memory.ReadOnly()
+			asks[i].Replay = asks[i].Replay.ReadOnly()
 		}
 	}
 	return asks
@@ -86,7 +86,7 @@ func (s *Service) decideEach(ctx context.Context, calls []*call) []decision {
 			out[i] = s.decide(ctx, c)
 			continue
 		}
-		if d, ok := s.answerFromMemory(ctx, c, came, time.Time{}); ok {
+		if d, ok := s.answerWithoutRedis(ctx, c, came, time.Time{}); ok {
 			out[i] = d
 			continue
 		}
@@ -121,13 +121,13 @@ type part struct {
 	at    []int // index in asks → index in the asks of the call
 }
 
-// partsOf divides the asks of a call among their shards. The first ask of each part has the Memory of the call.
+// partsOf divides the asks of a call among their shards. The first ask of each part has the Replay of the call.
 func (s *Service) partsOf(asks []counters.Request) (parts []part) {
 	for i, a := range asks {
 		shard := s.config.Counter.Shard(a.Key)
 		n := slices.IndexFunc(parts, func(p part) bool { return p.shard == shard })
 		if n < 0 {
-			a.Memory = asks[0].Memory
+			a.Replay = asks[0].Replay
 			n, parts = len(parts), append(parts, part{shard: shard})
 		}
 		parts[n].asks, parts[n].at = append(parts[n].asks, a), append(parts[n].at, i)
@@ -148,7 +148,7 @@ func (s *Service) askShard(ctx context.Context, until time.Time, shard int,
 // askShards decides a call of several shards. It looks at all of them first. Only if all would be admitted, it charges
 // them, one shard after the other. Because of a race, some keys of a call can be charged although the call is denied
 // in the end, so Atomic is false. Each shard is behind its own breaker. It remembers what it charged in the call's
-// Memory: if the call is sent again, the charge counts as admitted.
+// Replay: if the call is sent again, the charge counts as admitted.
 func (s *Service) askShards(ctx context.Context, until time.Time, parts []part) (counters.Verdict, error) {
 	if len(parts) == 1 {
 		return s.askShard(ctx, until, parts[0].shard, parts[0].asks)
@@ -223,7 +223,7 @@ func (s *Service) chargeDenied(ctx context.Context, until time.Time, parts []par
 		}
 		looks := withMode(charged, api.ModeLook)
 		charged = withMode(charged, api.ModeCharge)
-		charged[0].Memory, looks[0].Memory = p.asks[0].Memory, nil
+		charged[0].Replay, looks[0].Replay = p.asks[0].Replay, nil
 		got, err := s.shards[p.shard].ask(ctx, until, [][]counters.Request{charged, looks})
 		if err != nil {
 			*v = counters.Verdict{}
@@ -239,7 +239,7 @@ func (s *Service) chargeDenied(ctx context.Context, until time.Time, parts []par
 }
 
 // look answers parts without charging any, each separately: the answer that each key would get now. If the
-// Memory of the call has an answer, look returns that.
+// Replay of the call has an answer, look returns that.
 func (s *Service) look(ctx context.Context, until time.Time, parts []part) (counters.Verdict, error) {
 	v := newVerdict(parts)
 	errs, got := make([]error, len(parts)), make([]counters.Verdict, len(parts))

@@ -15,7 +15,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/tracing"
 )
 
-// Bounds of a gatherer. (internal/counters/many.go bounds what a run sends at a time.)
+// Bounds of a gatherer. (internal/counters/check.go bounds what a run sends at a time.)
 const (
 	maxGathered = 256    // calls of one run
 	maxWaiting  = 20_000 // calls that wait for one
@@ -30,7 +30,8 @@ var errTooManyWait = fmt.Errorf("%w: too many checks wait for Redis", api.ErrNot
 // way, a call is sent at once and alone. Calls that come during a run are sent together when it ends. So a gatherer
 // adds no latency to a quiet server, and the busier the server is, the less a call costs.
 type gatherer struct {
-	run     func(context.Context, [][]counters.Request) ([]counters.Verdict, error)
+	// send makes a run: that of a shard (shard.go).
+	send    func(context.Context, [][]counters.Request) ([]counters.Verdict, error)
 	timeout time.Duration // of a shared run
 	tracer  trace.Tracer  // may be nil
 
@@ -119,7 +120,7 @@ func keysOf(calls [][]counters.Request) (n int) {
 func (g *gatherer) timed(ctx context.Context, span tracing.Span, calls [][]counters.Request) ([]counters.Verdict,
 	error) {
 	began := time.Now()
-	verdicts, err := g.run(ctx, calls)
+	verdicts, err := g.send(ctx, calls)
 	span.End(err)
 	if err == nil {
 		g.mu.Lock()
@@ -278,7 +279,7 @@ func (g *gatherer) askUnanswered(ctx context.Context, w *waiter, repeat bool) {
 	}
 	w.verdicts = slices.Grow(w.verdicts, len(w.calls))[:len(w.calls)]
 	var verdicts []counters.Verdict
-	verdicts, w.err = g.run(ctx, calls)
+	verdicts, w.err = g.send(ctx, calls)
 	for j, v := range verdicts {
 		w.verdicts[left[j]] = v
 	}

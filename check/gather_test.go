@@ -49,7 +49,7 @@ func gathered(t *testing.T, timeout time.Duration, tracer trace.Tracer, test fun
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{t: t, runs: make(chan [][]counters.Request, 100), end: make(chan error), began: time.Now(),
 			told: map[string]told{}}
-		s.g = &gatherer{run: s.run, timeout: timeout, tracer: tracer}
+		s.g = &gatherer{send: s.run, timeout: timeout, tracer: tracer}
 		test(t, s)
 		if s.g.calls != 0 || s.g.busy || len(s.runs) != 0 {
 			t.Errorf("at rest %d calls are thought to wait, busy %t, and %d runs are left", s.g.calls, s.g.busy,

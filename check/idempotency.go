@@ -14,9 +14,9 @@ import (
 	"github.com/streamcounter/streamcounter/internal/counters"
 )
 
-// memoryOf returns how Redis remembers the calls of one request by its idempotency key. form is "all" (or nothing) or
+// replayOf returns how Redis remembers the calls of one request by its idempotency key. form is "all" (or nothing) or
 // "each". It returns nil without a key.
-func (s *Service) memoryOf(ctx context.Context, form string, calls ...*call) *counters.Memory {
+func (s *Service) replayOf(ctx context.Context, form string, calls ...*call) *counters.Replay {
 	key := api.IdempotencyKey(ctx)
 	if key.Key == "" {
 		return nil
@@ -25,12 +25,12 @@ func (s *Service) memoryOf(ctx context.Context, form string, calls ...*call) *co
 	if key.Retention > 0 && key.Retention < retention {
 		retention = key.Retention
 	}
-	return &counters.Memory{Key: key.Key, Fingerprint: fingerprint(form, calls), Retention: retention}
+	return &counters.Replay{Key: key.Key, Fingerprint: fingerprint(form, calls), Retention: retention}
 }
 
-// remember gives a call the memory of call i of a request. Only charges in Redis are remembered: not a call of which
+// setReplay gives a call the replay of call i of a request. Only charges in Redis are remembered: not a call of which
 // nothing is counted, and not units that are given back.
-func (c *call) remember(m *counters.Memory, i int) {
+func (c *call) setReplay(m *counters.Replay, i int) {
 	if m == nil || len(c.asks) == 0 {
 		return
 	}
@@ -38,7 +38,7 @@ func (c *call) remember(m *counters.Memory, i int) {
 	if i > 0 {
 		own.Key += " " + strconv.Itoa(i) // a caller's key has no space
 	}
-	c.asks[0].Memory = &own
+	c.asks[0].Replay = &own
 }
 
 // fingerprint returns 128 bits of a SHA-256 of the form of the request and what it asks for. They differ between

@@ -71,7 +71,7 @@ func TestARenewalDoesNotDecideWhoCameLongAfterIt(t *testing.T) {
 		held := one.leases.Find("k")
 		<-held.Start(1)
 		asks := []counters.Request{{Plan: l.rules.Match("k"), Key: "k", Cost: 1, Mode: api.ModeTake}}
-		d, ok := one.leases.answer(t.Context(), &call{asks: asks}, came, time.Now().Add(time.Minute))
+		d, ok := one.leases.decide(t.Context(), &call{asks: asks}, came, time.Now().Add(time.Minute))
 		one.leases.Wait()
 		if !ok || d.Allowed != allowed {
 			t.Errorf("after %v: %+v, %v, with %d renewals", after, d, ok, *renewals)

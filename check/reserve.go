@@ -40,7 +40,7 @@ func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out 
 	}
 	if c.never { // an operator blocks one of the keys
 		d := s.decide(ctx, c)
-		return api.ReservationOfAll{ChecksAnswer: s.answer(c, d)}, d.err
+		return api.ReservationOfAll{ChecksAnswer: s.toAPI(c, d)}, d.err
 	}
 	word, fingerprint := reservationWords(ctx, reqs, req.TTLMs)
 	id := s.held.ID(word, c.asks)
@@ -60,7 +60,7 @@ func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out 
 	for i, state := range got.Items {
 		d.unasked[i] = state.Windows == nil
 	}
-	out = api.ReservationOfAll{ChecksAnswer: s.answer(c, d)}
+	out = api.ReservationOfAll{ChecksAnswer: s.toAPI(c, d)}
 	if got.Allowed {
 		out.Reserved = api.Reserved{ID: id, ExpiresMs: got.ExpiresMs, TTLMs: ttl.Milliseconds()}
 	}
@@ -120,7 +120,7 @@ func (s *Service) reserve(ctx context.Context, id string, ttl time.Duration, fin
 // reservationCall is newCall for keys that all have a rule, which may have in-flight windows.
 func (s *Service) reservationCall(reqs []api.CheckRequest) (*call, error) {
 	rules := s.config.Rules()
-	matched, err := match(rules, reqs)
+	matched, err := requestsOf(rules, reqs)
 	if err != nil {
 		return nil, err
 	}

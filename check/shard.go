@@ -16,10 +16,12 @@ import (
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 )
 
-// shard sends calls to one server, or on a Cluster to the server of one partition. Each shard has its own breaker: a
-// partition that moves or fails over must not stop the answers of the others, so the failures of a shard count for
-// that shard alone.
+// shard sends calls to one server, or on a Cluster to the server of one partition. Its gatherer (gather.go) has ask,
+// which lets calls share a run, and send makes a run. Each shard has its own breaker: a partition that moves or fails
+// over must not stop the answers of the others, so the failures of a shard count for that shard alone.
 type shard struct {
+	counter *counters.Redis
+	denials *denials
 	// breaker: sony/gobreaker is small, widely used, and keeps no state elsewhere.
 	breaker *gobreaker.CircuitBreaker[struct{}]
 	failed  atomic.Pointer[error] // the last failure
@@ -33,7 +35,8 @@ var errHurried = errors.New("too little time was left to ask Redis")
 // breaker, and denials the keys that a run denied. tracer may be nil.
 func newShard(counter *counters.Redis, timeout time.Duration, breaks bool, changed func(to gobreaker.State,
 	why error), denials *denials, tracer trace.Tracer) *shard {
-	h := &shard{gatherer: gatherer{timeout: timeout, tracer: tracer}}
+	h := &shard{counter: counter, denials: denials}
+	h.gatherer = gatherer{send: h.send, timeout: timeout, tracer: tracer}
 	h.breaker = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		Name:    "redis",
 		Timeout: 500 * time.Millisecond, // open for this long, then one check tries
@@ -44,17 +47,19 @@ func newShard(counter *counters.Redis, timeout time.Duration, breaks bool, chang
 		IsSuccessful:  func(err error) bool { return err == nil || redisclient.IsRefusal(err) },
 		IsExcluded:    func(err error) bool { return errors.Is(err, context.Canceled) || errors.Is(err, errHurried) },
 	})
-	h.run = func(ctx context.Context, calls [][]counters.Request) (verdicts []counters.Verdict, err error) {
-		err = h.execute(ctx, func() (err error) {
-			asked := denials.now()
-			if verdicts, err = counter.CheckMany(ctx, calls); err == nil {
-				denials.remember(calls, verdicts, asked)
-			}
-			return err
-		})
-		return verdicts, err
-	}
 	return h
+}
+
+// send makes one run: it sends calls to the counter, behind the breaker.
+func (h *shard) send(ctx context.Context, calls [][]counters.Request) (verdicts []counters.Verdict, err error) {
+	err = h.execute(ctx, func() (err error) {
+		asked := h.denials.now()
+		if verdicts, err = h.counter.CheckMany(ctx, calls); err == nil {
+			h.denials.remember(calls, verdicts, asked)
+		}
+		return err
+	})
+	return verdicts, err
 }
 
 // execute runs ask behind the breaker. While the breaker is open, nothing is sent, and the error wraps

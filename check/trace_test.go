@@ -66,7 +66,7 @@ func TestSharedRunIsLinked(t *testing.T) {
 // for the next caller.
 func TestNoTracesAllocateNothingMore(t *testing.T) {
 	verdicts, never := []counters.Verdict{{Allowed: true}}, time.Now().Add(time.Hour)
-	g, calls := &gatherer{timeout: time.Minute, run: func(context.Context, [][]counters.Request) ([]counters.Verdict,
+	g, calls := &gatherer{timeout: time.Minute, send: func(context.Context, [][]counters.Request) ([]counters.Verdict,
 		error) {
 		return verdicts, nil
 	}}, single("a", 1)

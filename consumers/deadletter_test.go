@@ -25,7 +25,7 @@ func TestGapsOfSeveralPartitions(t *testing.T) {
 	ctx := t.Context()
 	keys, err := stream.NewKeys(streamtest.Prefix(t), 4)
 	testkit.Must(t, err)
-	d := &deadLetters{&shared{lua: lua.NewServer(c), Config: Config{Keys: keys,
+	d := &deadLetters{&shared{lua: lua.NewCaller(c), Config: Config{Keys: keys,
 		Metrics: NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler)}}}
 	for p := range 3 { // partition 3 has nothing
 		testkit.Must(t, c.XGroupCreateMkStream(ctx, keys.Events(p), eventlog.Group, "0").Err())

@@ -13,16 +13,17 @@ import (
 )
 
 // locks holds this process's share of the partitions. One process at a time relays a partition, because two could
-// publish out of order. A hold's context ends before another process can get the lock, by this machine's clocks.
+// publish out of order. The context of a held lock ends before another process can get the lock, by this machine's
+// clocks.
 type locks struct {
 	*shared
 	mu    sync.Mutex
-	holds map[int]*hold // partition → its lock, if this process holds it
+	holds map[int]*heldLock // partition → its lock, if this process holds it
 }
 
-// hold is one lock for as long as it is held without a gap. It is the context for work under the lock, and is done
-// when the hold ends.
-type hold struct {
+// heldLock is one lock for as long as it is held without a gap. It is the context for work under the lock, and is done
+// when the process no longer holds it.
+type heldLock struct {
 	context.Context
 	partition int
 	cancel    context.CancelFunc
@@ -48,7 +49,7 @@ func (d *deadline) passed() bool {
 }
 
 // Err also checks the clocks: after a suspend, a process may go on before its timers fire.
-func (h *hold) Err() error {
+func (h *heldLock) Err() error {
 	if err := h.Context.Err(); err != nil {
 		return err
 	}
@@ -59,10 +60,10 @@ func (h *hold) Err() error {
 }
 
 // held returns the partitions held now, each with its lock.
-func (l *locks) held() map[int]*hold {
+func (l *locks) held() map[int]*heldLock {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := make(map[int]*hold, len(l.holds))
+	out := make(map[int]*heldLock, len(l.holds))
 	for p, h := range l.holds {
 		if h.Err() == nil {
 			out[p] = h
@@ -128,7 +129,7 @@ func (l *locks) note(ctx context.Context, p int, ok bool, until time.Time) {
 		delete(l.holds, p)
 	}
 	if ok {
-		h = &hold{partition: p}
+		h = &heldLock{partition: p}
 		h.until.Store(newDeadline(until))
 		h.Context, h.cancel = context.WithCancel(ctx)
 		h.expire = time.AfterFunc(time.Until(until), h.cancel)

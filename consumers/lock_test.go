@@ -21,7 +21,7 @@ func newLocks(t *testing.T, partitions int, ttl time.Duration) (*locks, *minired
 	keys, err := stream.NewKeys("sc", partitions)
 	testkit.Must(t, err)
 	c := streamtest.Connect(t, server.Addr())
-	return &locks{holds: map[int]*hold{}, shared: &shared{lua: lua.NewServer(c), outages: newOutages(log),
+	return &locks{holds: map[int]*heldLock{}, shared: &shared{lua: lua.NewCaller(c), outages: newOutages(log),
 		Config: Config{Redis: c, Keys: keys, Consumer: "me", LockTTL: ttl, Log: log}}}, server
 }
 

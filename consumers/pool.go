@@ -133,7 +133,7 @@ func (c Config) withDefaults() (Config, error) {
 // shared is what the parts of a Pool have in common.
 type shared struct {
 	Config
-	lua        *lua.Server
+	lua        *lua.Caller
 	outages    *outages
 	quarantine *quarantine
 	dead       *deadLetters
@@ -168,11 +168,11 @@ func NewPool(c Config) (*Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := &shared{Config: c, lua: lua.NewServer(c.Redis), outages: newOutages(c.Log),
+	all := &shared{Config: c, lua: lua.NewCaller(c.Redis), outages: newOutages(c.Log),
 		turns: make([]sync.Mutex, c.Keys.Partitions)}
 	all.quarantine = &quarantine{shared: all, until: map[int]time.Time{}}
 	all.dead = &deadLetters{all}
-	all.locks = &locks{shared: all, holds: map[int]*hold{}}
+	all.locks = &locks{shared: all, holds: map[int]*heldLock{}}
 	sweeper := newSweeper(all)
 	f := &folder{shared: all, overridden: &sweeper.overridden, raised: sweeper.raised}
 	pool := &Pool{

@@ -86,8 +86,8 @@ func (r *relay) runShard(ctx, work context.Context, parts []int) {
 
 // outboxes returns the outboxes of those open partitions that this process holds: name → lock. For a new lock, it
 // notes the newest entry: the relay that had the lock before may have sent all entries up to it.
-func (r *relay) outboxes(ctx context.Context, open []int) (map[string]*hold, error) {
-	held, outboxes := r.locks.held(), map[string]*hold{}
+func (r *relay) outboxes(ctx context.Context, open []int) (map[string]*heldLock, error) {
+	held, outboxes := r.locks.held(), map[string]*heldLock{}
 	for _, p := range open {
 		h, name := held[p], r.Keys.Outbox(p)
 		if h == nil {
@@ -134,7 +134,7 @@ func (r *relay) read(ctx context.Context, streams []string, block time.Duration)
 
 // publishAll publishes the entries that were read from several outboxes, each under its own lock, and returns the
 // first error.
-func (r *relay) publishAll(got []redis.XStream, outboxes map[string]*hold) error {
+func (r *relay) publishAll(got []redis.XStream, outboxes map[string]*heldLock) error {
 	var publishing errgroup.Group
 	for _, s := range got {
 		publishing.Go(func() error { return r.publish(outboxes[s.Stream], s.Messages) })
@@ -144,7 +144,7 @@ func (r *relay) publishAll(got []redis.XStream, outboxes map[string]*hold) error
 
 // publish stores the transitions, then takes them out of the outbox. All of this is under the lock: it ends when the
 // lock ends, and when all work ends.
-func (r *relay) publish(lock *hold, entries []redis.XMessage) error {
+func (r *relay) publish(lock *heldLock, entries []redis.XMessage) error {
 	p := lock.partition
 	transitions, resent := make([]api.Transition, 0, len(entries)), 0
 	var letters []deadLetter

@@ -10,7 +10,7 @@ type Process struct {
 
 // Announce runs announce.lua: it announces, for ms milliseconds, that p runs. Redis sets its
 // SinceMs. It returns all processes that run, with p, and Redis's time.
-func (s *Server) Announce(ctx context.Context, key string, now Now, p Process, ms int64) (all []Process,
+func (s *Caller) Announce(ctx context.Context, key string, now Now, p Process, ms int64) (all []Process,
 	nowMs int64, err error) {
 	r := s.call(ctx, "announce", nil, []string{key}, []any{now.arg(), p.Name, p.Fingerprint, ms})
 	nowMs = r.integer()

@@ -41,7 +41,7 @@ type CheckArgs struct {
 	Plans      []*Plan
 	Keys       []CheckKey // each once; ARGV is shortest if keys of one plan and partition follow each other
 	Calls      [][]CheckItem
-	Remember   []Memory // for the calls that have one; no name twice
+	Replays    []Replay // for the calls that have one; no name twice
 }
 
 // WindowState is the state of a key in one window. The times are ms since 1970,
@@ -79,8 +79,8 @@ type CheckCall struct {
 }
 
 // Check runs check.lua. It is not safe to send again, because that would charge twice, except if
-// all calls are in Remember.
-func (s *Server) Check(ctx context.Context, a CheckArgs) (CheckReply, error) {
+// all calls are in Replays.
+func (s *Caller) Check(ctx context.Context, a CheckArgs) (CheckReply, error) {
 	keys, args := a.encode()
 	items, last := 0, -1
 	for _, call := range a.Calls {
@@ -111,14 +111,14 @@ func (s *Server) Check(ctx context.Context, a CheckArgs) (CheckReply, error) {
 
 // encode returns the keys, and the arguments before those of the checks.
 func (a *CheckArgs) encode() (keys []string, args []any) {
-	keys = make([]string, 0, 3*len(a.Partitions)+len(a.Keys)+len(a.Remember))
+	keys = make([]string, 0, 3*len(a.Partitions)+len(a.Keys)+len(a.Replays))
 	for _, p := range a.Partitions {
 		keys = append(keys, p.Levels, p.Due, p.Outbox)
 	}
 	args = append(make([]any, 0, 8+len(a.Plans)+4*len(a.Keys)), a.Now.arg(),
-		len(a.Partitions)+16384*(len(a.Plans)+4096*len(a.Remember)))
+		len(a.Partitions)+16384*(len(a.Plans)+4096*len(a.Replays)))
 	args = appendTexts(args, a.Plans)
-	for _, m := range a.Remember {
+	for _, m := range a.Replays {
 		args = append(args, m.Call+1, m.TTLMs, m.Fingerprint)
 	}
 	alone := len(a.Plans) == 1 && len(a.Partitions) == 1
@@ -135,7 +135,7 @@ func (a *CheckArgs) encode() (keys []string, args []any) {
 		}
 		rest = rest[run:]
 	}
-	for _, m := range a.Remember {
+	for _, m := range a.Replays {
 		keys = append(keys, m.Name)
 	}
 	return keys, args

@@ -12,7 +12,7 @@ import (
 )
 
 // One check of one key with only this package. With rules, use package windows.
-func ExampleServer_Check() {
+func ExampleCaller_Check() {
 	server, err := miniredis.Run() // in place of a real Redis
 	if err != nil {
 		log.Fatal(err)
@@ -31,7 +31,7 @@ func ExampleServer_Check() {
 		Keys:       []lua.CheckKey{{Meters: []string{"sc:{0}:log:user:42"}}},
 		Calls:      [][]lua.CheckItem{{{Key: 0, Cost: 4}}, {{Key: 0, Cost: 2}}},
 	}
-	reply, err := lua.NewServer(client).Check(context.Background(), args)
+	reply, err := lua.NewCaller(client).Check(context.Background(), args)
 	if err != nil {
 		log.Fatal(err)
 	}

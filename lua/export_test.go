@@ -3,7 +3,7 @@ package lua
 import "context"
 
 // Call runs an operation with the arguments of a test.
-func (s *Server) Call(ctx context.Context, op string, keys []string, args []any) error {
+func (s *Caller) Call(ctx context.Context, op string, keys []string, args []any) error {
 	all := &Plan{}
 	for _, name := range AlgorithmNames() {
 		all.Meters = append(all.Meters, Meter{Algorithm: name})

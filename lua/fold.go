@@ -53,7 +53,7 @@ type FoldReply struct {
 const sectionKeys = 8191
 
 // Fold runs fold.lua. It is safe to send again: no event is counted twice.
-func (s *Server) Fold(ctx context.Context, a FoldArgs) (FoldReply, error) {
+func (s *Caller) Fold(ctx context.Context, a FoldArgs) (FoldReply, error) {
 	names, values := 5*len(a.Partitions), 8+len(a.Plans)
 	for _, p := range a.Partitions {
 		for _, section := range p.Sections {

@@ -1,7 +1,7 @@
 package lua
 
-// Memory remembers the answer to one call under an idempotency key; see idempotency.lua.
-type Memory struct {
+// Replay remembers the answer to one call under an idempotency key; see idempotency.lua.
+type Replay struct {
 	Call        int    // index into CheckArgs.Calls; the list is in the order of the calls
 	Name        string // of its key in Redis
 	Fingerprint string // of the request, without spaces

@@ -26,7 +26,7 @@ type LeaseReply struct {
 
 // LeaseUnits runs lease-units.lua. It is not safe to send again: if the outcome is unknown, the
 // lease must no longer be used, and is charged when it expires.
-func (s *Server) LeaseUnits(ctx context.Context, a LeaseArgs) (LeaseReply, error) {
+func (s *Caller) LeaseUnits(ctx context.Context, a LeaseArgs) (LeaseReply, error) {
 	a.Keys[0].Policy = "l" // a reset does not remove these units
 	r := s.callReservation(ctx, "lease-units", a.ReservationArgs, a.TTLMs, a.Had, a.Keep, a.Want, a.Least)
 	out := LeaseReply{Stood: r.integer() == 1, Units: r.integer(), Resets: r.integer(), Transitions: r.integer()}

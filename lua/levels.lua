@@ -208,10 +208,10 @@ local function release(x, said, list, released_at)
   if not shadow and denied_until(s) > s.now then s.plan.released(s) end
 end
 
--- decide writes the throttle decision of the key if it has changed. The window at 100 percent that ends last
+-- publish_decision writes the throttle decision of the key if it has changed. The window at 100 percent that ends last
 -- determines it. If the rule now has another limit, hold or shadow setting, only a sweep publishes the
 -- decision again. Otherwise processes with different rules would publish it in turns.
-local function decide(x, list)
+local function publish_decision(x, list)
   local s, rec, said, speaks, released_at = x.s, x.rec, x.rec.throttle, nil, nil
   for _, w in ipairs(list) do
     if top_of(w) == 100 then
@@ -284,7 +284,7 @@ local function judge_rule(s, rule, before, field, text)
     if s.falling then w.falls, w.fell, w.used = all, s.now, 0 end
     list[#list + 1] = w
   end
-  decide(x, list)
+  publish_decision(x, list)
   for _, w in ipairs(list) do
     if w.falls then clear(x, w, w.used, w.fell, w.falls) end
   end

@@ -1,276 +1,139 @@
 package lua
 
 import (
-	"context"
-	"errors"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
 	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
-	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
-// Server runs the operations on a server, or on the masters of a Cluster. It is safe for concurrent use.
-//
-// A call runs a function of the library (FCALL). If a server lacks the library, Server loads it. If a server accepts
-// no functions, Server sends the operation as a script (EVALSHA).
-type Server struct {
-	client redis.UniversalClient
-	// noFunctions is the time until which calls run as scripts, in ms since 1970, because functions were refused.
-	noFunctions atomic.Int64
-	// plain: the server has no Redis Functions, and scripts with a first line for their flags do not work there either.
-	plain    atomic.Bool
-	prepared atomic.Bool // Prepare has succeeded
+//go:embed *.lua */*.lua
+var embedded embed.FS
 
-	// Corrupt is called with the name of each key in Redis that an operation found corrupt or foreign. The key counts
-	// as empty, and the next write replaces it. Set Corrupt before the first call; nil: nothing is called.
-	Corrupt func(name string)
+// files has the text of each Lua file by its name, without folder and ending. blocks are the names of
+// the files whose local names no other file sees.
+var files, blocks = func() (map[string]string, map[string]bool) {
+	texts, scoped := map[string]string{}, map[string]bool{}
+	_ = fs.WalkDir(embedded, ".", func(at string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := embedded.ReadFile(at)
+		name := strings.TrimSuffix(path.Base(at), ".lua")
+		texts[name], scoped[name] = string(text), path.Dir(at) == "operations"
+		return err
+	})
+	for _, a := range all {
+		scoped[a.Name] = true
+	}
+	return texts, scoped
+}()
+
+// Source composes the script of one operation for EVALSHA: the algorithms, then the operation, each
+// after the files that it includes.
+func Source(op string, algorithms ...string) string {
+	var b strings.Builder
+	included := map[string]bool{}
+	b.WriteString("local call_keys, call_args = KEYS, ARGV\n")
+	for _, name := range append(slices.Clone(algorithms), op) {
+		include(&b, included, name)
+	}
+	b.WriteString("return run_operation(call_keys, call_args)\n")
+	return b.String()
 }
 
-// NewServer returns a Server for a client.
-func NewServer(c redis.UniversalClient) *Server { return &Server{client: c} }
+// function is one of the library's functions. They differ in what Redis allows them to do.
+type function string
 
-// Client returns the client of NewServer.
-func (s *Server) Client() redis.UniversalClient { return s.client }
-
-// How long calls run as scripts after a server has refused functions: because it has no Redis Functions, because the
-// user may not call them, or because it does not accept a library now (for example, its memory is full).
 const (
-	unknownFor   = time.Minute
-	forbiddenFor = 10 * time.Second
-	busyFor      = time.Second
+	writes function = ""      // refused as a whole if memory is full or replicas are missing
+	frees  function = "_free" // also runs if memory is full
+	looks  function = "_look" // writes nothing: also runs if writes are refused
 )
 
-// freeing are the operations that run even if memory is full, because they free memory or must not wait for it. A fold
-// reads events that are in memory already, and allows them to be trimmed.
-var freeing = map[string]bool{"fold": true, "sweep": true, "reset": true, "settle": true, "lock": true,
-	"expire-overrides": true, "override": true, "deadletter": true, "gap": true, "retire": true}
+// flags are the names of a function's flags in Redis.
+var flags = map[function]string{writes: "", frees: "allow-oom", looks: "no-writes"}
 
-// call runs an operation of the library. If a check must not write, because memory is full or replicas are missing, it
-// is tried as a look, which succeeds if the check is denied and none of its levels changes.
-func (s *Server) call(ctx context.Context, op string, plans []*Plan, keys []string, args []any) reply {
-	args = append(args, op) // run_operation in library.lua takes the name from the last argument
-	as := writes
-	switch {
-	case op == "peek":
-		as = looks
-	case freeing[op]:
-		as = frees
+// LibraryPrefix is the start of the names of streamcounter's libraries, in all versions.
+const LibraryPrefix = "streamcounter_"
+
+// Library is the text of the library of Redis Functions, and its name. The name is computed from the text, so that
+// a server can have the libraries of two versions at the same time.
+var Library = sync.OnceValue(func() (l struct{ Name, Text string }) {
+	var b strings.Builder
+	included := map[string]bool{}
+	include(&b, included, "library")
+	for _, name := range order() {
+		include(&b, included, name)
 	}
-	v, err := s.run(ctx, op, as, plans, keys, args)
-	if op == "check" && (hasPrefix(err, "OOM") || hasPrefix(err, "NOREPLICAS")) {
-		args[len(args)-1] = "look"
-		if seen, failed := s.run(ctx, op, looks, plans, keys, args); failed == nil {
-			v, err = seen, nil
-		}
+	body := b.String()
+	sum := sha256.Sum256([]byte(libraryText("", body)))
+	l.Name = LibraryPrefix + hex.EncodeToString(sum[:6])
+	l.Text = libraryText(l.Name, body)
+	return l
+})
+
+// order returns the names of all files: first those that are no blocks, then the algorithms and operations.
+func order() []string {
+	var names []string
+	for name := range files {
+		names = append(names, name)
 	}
-	if err != nil {
-		return reply{op: op, err: fmt.Errorf("%s script: %w", op, err)}
-	}
-	list, several := v.([]any)
-	if !several {
-		list = []any{v}
-	}
-	if last := len(list) - 1; last >= 0 {
-		if corrupt, ok := list[last].([]any); ok {
-			list = list[:last]
-			for _, name := range corrupt {
-				s.ReportCorrupt(fmt.Sprint(name))
+	slices.SortFunc(names, func(a, b string) int {
+		if blocks[a] != blocks[b] {
+			if blocks[b] {
+				return -1
 			}
+			return 1
 		}
-	}
-	return reply{op: op, list: list}
+		return strings.Compare(a, b)
+	})
+	return names
 }
 
-// ReportCorrupt calls Corrupt.
-func (s *Server) ReportCorrupt(name string) {
-	if s.Corrupt != nil {
-		s.Corrupt(name)
-	}
-}
-
-// run runs an operation as a function, or as a script with the algorithms that the plans need. It falls back to the
-// script only if the server has answered that nothing has run.
-func (s *Server) run(ctx context.Context, op string, as function, plans []*Plan, keys []string, args []any) (any,
-	error) {
-	if time.Now().UnixMilli() >= s.noFunctions.Load() {
-		v, err := s.callOn(ctx, s.client, as, keys, args)
-		if !s.mayFallBack(err) {
-			return v, err
+// libraryText puts the files into one function, which the first call runs, because redis.call, string and math do not
+// exist while Redis loads a library.
+func libraryText(name, body string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "#!lua name=%s\nlocal function setup()\n%sreturn run_operation\nend\n", name, body)
+	b.WriteString("local run\nlocal function call(keys, args)\n  run = run or setup()\n  return run(keys, args)\nend\n")
+	for _, f := range []function{writes, frees, looks} {
+		flag := ""
+		if flags[f] != "" {
+			flag = ", flags = {'" + flags[f] + "'}"
 		}
+		fmt.Fprintf(&b, "redis.register_function{function_name = '%s%s', callback = call%s}\n", name, f, flag)
 	}
-	return s.script(op, as, plans).Run(ctx, s.client, keys, args...).Result()
+	return b.String()
 }
 
-// errNoFunctions: the server has not accepted the library. load has set how long calls run as scripts then.
-var errNoFunctions = errors.New("the server takes no library")
+// includes is a line such as "-- include: library, totals" in a Lua file.
+var includes = regexp.MustCompile(`(?m)^-- include: (.+)$`)
 
-// mayFallBack reports whether a call has not run because the server has no such function. If so, it sets how long
-// calls run as scripts.
-func (s *Server) mayFallBack(err error) bool {
-	switch {
-	case err == nil:
-		s.plain.Store(false)
-		return false
-	case errors.Is(err, errNoFunctions):
-	case isNotFound(err):
-		// A node to which a slot is being moved has no library, and the library cannot be loaded with a key
-		// of that slot. Or a foreign library has the same name.
-		s.refused(busyFor)
-	case isUnknownCommand(err):
-		s.plain.Store(true)
-		s.refused(unknownFor)
-	case mayNotCall(err):
-		s.refused(forbiddenFor)
-	default:
-		return false
-	}
-	return true
-}
-
-func (s *Server) refused(d time.Duration) { s.noFunctions.Store(time.Now().Add(d).UnixMilli()) }
-
-// callOn calls a function on a server, or on the master of a Cluster that has the first key. If the library is not
-// there, callOn loads it and calls once more.
-func (s *Server) callOn(ctx context.Context, c redis.Cmdable, as function, keys []string, args []any) (any, error) {
-	v, err := fcallOn(ctx, c, as, keys, args)
-	if !isNotFound(err) {
-		return v, err
-	}
-	server := c
-	if cluster, ok := c.(*redis.ClusterClient); ok {
-		if server, err = cluster.MasterForKey(ctx, keys[0]); err != nil {
-			return nil, err
-		}
-	}
-	if err := s.load(ctx, server); err != nil {
-		return nil, err
-	}
-	return fcallOn(ctx, c, as, keys, args)
-}
-
-func fcallOn(ctx context.Context, c redis.Cmdable, as function, keys []string, args []any) (any, error) {
-	name := Library().Name + string(as)
-	if as == looks {
-		return c.FCallRO(ctx, name, keys, args...).Result()
-	}
-	return c.FCall(ctx, name, keys, args...).Result()
-}
-
-// Prepare loads the library on each server, so that the first call is not slow. If a server accepts no functions, it
-// compiles the most used scripts of these plans. It returns no error: the first call returns it.
-func (s *Server) Prepare(ctx context.Context, plans []*Plan) {
-	if s.prepared.Load() || time.Now().UnixMilli() < s.noFunctions.Load() && !s.plain.Load() {
+// include writes a file after the files that it includes, each once. It panics if there
+// is no such file: the names are only in this package's code and files.
+func include(b *strings.Builder, included map[string]bool, name string) {
+	if included[name] {
 		return
 	}
-	if cluster, ok := s.client.(*redis.ClusterClient); ok {
-		s.prepared.Store(cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
-			return s.prepare(ctx, node)
-		}) == nil)
-		return
+	included[name] = true
+	text, known := files[name]
+	if !known {
+		panic(fmt.Errorf("no Lua file for %q", name))
 	}
-	switch err := s.prepare(ctx, s.client); {
-	case err == nil:
-		s.prepared.Store(true)
-	case isUnknownCommand(err):
-		s.plain.Store(true)
-		s.refused(unknownFor)
-		compiled := map[*redis.Script]bool{}
-		for _, p := range plans {
-			for _, op := range []string{"check", "fold"} {
-				script := s.script(op, writes, []*Plan{p})
-				if !compiled[script] {
-					compiled[script] = true
-					_ = script.Run(ctx, s.client, nil, "none").Err() // there is no such operation
-				}
-			}
+	for _, line := range includes.FindAllStringSubmatch(text, -1) {
+		for _, other := range strings.Split(line[1], ", ") {
+			include(b, included, other)
 		}
 	}
-}
-
-// prepare loads the library on one server, if it is not there, and calls it once, because the first call runs all of
-// its code.
-func (s *Server) prepare(ctx context.Context, c redis.Cmdable) error {
-	_, err := s.callOn(ctx, c, looks, nil, []any{"none"})
-	if mayNotCall(err) {
-		s.refused(forbiddenFor)
+	if blocks[name] {
+		text = "do\n" + text + "end\n"
 	}
-	if hasPrefix(err, "ERR no operation") || errors.Is(err, errNoFunctions) {
-		return nil
-	}
-	return err
-}
-
-// Load loads the library on the server, or on all masters of a Cluster, if it is not there yet.
-func (s *Server) Load(ctx context.Context) error {
-	on := func(ctx context.Context, c redis.Cmdable) error {
-		err := c.FunctionLoad(ctx, Library().Text).Err()
-		if isThere(err) {
-			return nil
-		}
-		return fmt.Errorf("loading the library: %w", err)
-	}
-	if cluster, ok := s.client.(*redis.ClusterClient); ok {
-		return cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return on(ctx, node) })
-	}
-	return on(ctx, s.client)
-}
-
-// isThere reports whether a library was loaded, now or before.
-func isThere(err error) bool {
-	var answered redis.Error
-	return err == nil || errors.As(err, &answered) && strings.Contains(answered.Error(), "already exists")
-}
-
-// load loads the library on a server. It returns errNoFunctions if the server does not accept it.
-func (s *Server) load(ctx context.Context, c redis.Cmdable) error {
-	err := c.FunctionLoad(ctx, Library().Text).Err()
-	var answered redis.Error
-	switch {
-	case isThere(err):
-		return nil
-	case !errors.As(err, &answered):
-		return fmt.Errorf("loading the library: %w", err)
-	case hasPrefix(err, "NOPERM"):
-		s.refused(forbiddenFor)
-	default:
-		s.refused(busyFor)
-	}
-	return errNoFunctions
-}
-
-func isNotFound(err error) bool       { return hasPrefix(err, "ERR Function not found") }
-func isUnknownCommand(err error) bool { return hasPrefix(err, "ERR unknown command") }
-
-// mayNotCall reports whether the user may not call functions. It is false if the user may not run a command that a
-// function runs, because that function may already have written.
-func mayNotCall(err error) bool {
-	return hasPrefix(err, "NOPERM") && strings.Contains(err.Error(), "'fcall")
-}
-
-func hasPrefix(err error, prefix string) bool {
-	var answered redis.Error
-	return errors.As(err, &answered) && strings.HasPrefix(answered.Error(), prefix)
-}
-
-var scripts sync.Map // its text's head/operation/algorithms → *redis.Script
-
-// script returns the operation as a script. The script's first line has the flags of the function.
-func (s *Server) script(op string, as function, plans []*Plan) *redis.Script {
-	head, algorithms := "", algorithmsOf(plans)
-	if !s.plain.Load() {
-		head = "#!lua"
-		if flags[as] != "" {
-			head += " flags=" + flags[as]
-		}
-		head += "\n"
-	}
-	name := head + op + "/" + strings.Join(algorithms, "+")
-	if known, ok := scripts.Load(name); ok {
-		return known.(*redis.Script)
-	}
-	made, _ := scripts.LoadOrStore(name, redis.NewScript(head+Source(op, algorithms...)))
-	return made.(*redis.Script)
+	b.WriteString(text)
 }

@@ -1,7 +1,7 @@
 -- library.lua: the start of the library, which all operations share: numbers, the clock, and the handling of corrupt
 -- and foreign data. Read state.lua next (the state of a key), then operations/check.lua.
 --
--- source.go composes the files in two ways:
+-- library.go composes the files in two ways:
 --   a library of Redis Functions  all files, loaded once per server. Code outside of functions runs once, and
 --                                 its variables keep their values from call to call
 --   a script for EVALSHA          the files that one operation needs, for a server without Redis Functions. All

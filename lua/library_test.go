@@ -23,11 +23,11 @@ import (
 var partition = lua.CheckPartition{Levels: "sc:{0}:levels", Due: "sc:{0}:due", Outbox: "sc:{0}:outbox"}
 
 // checked charges one unit of a key in partition 0 of "sc", whose limit is 10^9, and returns how many units are used.
-func checked(ctx context.Context, s *lua.Server, key string) (used int64, err error) {
+func checked(ctx context.Context, s *lua.Caller, key string) (used int64, err error) {
 	return checkedOf(ctx, s, key, 1_000_000_000)
 }
 
-func checkedOf(ctx context.Context, s *lua.Server, key string, limit int64) (used int64, err error) {
+func checkedOf(ctx context.Context, s *lua.Caller, key string, limit int64) (used int64, err error) {
 	reply, err := s.Check(ctx, lua.CheckArgs{
 		Partitions: []lua.CheckPartition{partition},
 		Plans:      []*lua.Plan{planOf(limit, 100, 1_000_000_000)},
@@ -56,7 +56,7 @@ var errDenied = errors.New("denied")
 
 // load makes checks with some callers while a failure is caused, and compares the acknowledged units with the counted
 // units.
-func load(t *testing.T, s *lua.Server, trouble func(), rounds int) {
+func load(t *testing.T, s *lua.Caller, trouble func(), rounds int) {
 	t.Helper()
 	const callers, each = 8, 200
 	var done atomic.Int64
@@ -92,7 +92,7 @@ func functionsOf(t *testing.T, c *redis.Client) (functions, scripts bool) {
 func TestALibraryThatIsGoneIsLoadedAgain(t *testing.T) {
 	own := streamtest.OwnRedis(t)
 	c := streamtest.Connect(t, own.URL())
-	s := lua.NewServer(c)
+	s := lua.NewCaller(c)
 	load(t, s, func() { testkit.Must(t, c.Do(t.Context(), "FUNCTION", "FLUSH", "SYNC").Err()) }, 300)
 	if functions, _ := functionsOf(t, c); !functions {
 		t.Error("no function was called")
@@ -105,7 +105,7 @@ func TestTwoVersionsSideBySide(t *testing.T) {
 	l := lua.Library()
 	other := strings.ReplaceAll(l.Text, l.Name, "streamcounter_0123456789ab")
 	testkit.Must(t, c.FunctionLoad(t.Context(), other).Err())
-	load(t, lua.NewServer(c), func() {}, 0)
+	load(t, lua.NewCaller(c), func() {}, 0)
 	if names := libraries(t, c); names != "streamcounter_0123456789ab "+l.Name &&
 		names != l.Name+" streamcounter_0123456789ab" {
 		t.Errorf("libraries: %s", names)
@@ -154,7 +154,7 @@ func TestWithoutFunctions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			admin, c := withUser(t)
 			spoil(t, admin)
-			load(t, lua.NewServer(c), func() {}, 0)
+			load(t, lua.NewCaller(c), func() {}, 0)
 			if _, scripts := functionsOf(t, admin); !scripts {
 				t.Error("no script was called")
 			}
@@ -170,7 +170,7 @@ func TestWithoutFunctions(t *testing.T) {
 // again.
 func TestACallThatEndsMidwayIsNotRepeated(t *testing.T) {
 	admin, c := withUser(t, "-pexpire")
-	_, err := checked(t.Context(), lua.NewServer(c), "k")
+	_, err := checked(t.Context(), lua.NewCaller(c), "k")
 	if err == nil {
 		t.Error("a check without the right to PEXPIRE did not fail")
 	}
@@ -186,7 +186,7 @@ func TestFullMemory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			own := streamtest.OwnRedis(t)
 			c := streamtest.Connect(t, own.URL())
-			s := lua.NewServer(c)
+			s := lua.NewCaller(c)
 			if functions {
 				_, err := checked(t.Context(), s, "k")
 				testkit.Must(t, err)
@@ -220,7 +220,7 @@ func TestLibraryOnACluster(t *testing.T) {
 	cluster := streamtest.Cluster(t)
 	c := stream.NewCluster(&redis.ClusterOptions{Addrs: cluster.Addrs()[:3]})
 	t.Cleanup(func() { _ = c.Close() })
-	load(t, lua.NewServer(c), func() {
+	load(t, lua.NewCaller(c), func() {
 		testkit.Must(t, c.ForEachMaster(t.Context(), func(ctx context.Context, node *redis.Client) error {
 			return node.Do(ctx, "FUNCTION", "FLUSH", "SYNC").Err()
 		}))
@@ -233,7 +233,7 @@ func TestLibraryThroughAFailoverAndAMove(t *testing.T) {
 	cluster := streamtest.Cluster(t)
 	c := stream.NewCluster(&redis.ClusterOptions{Addrs: cluster.Addrs()})
 	t.Cleanup(func() { _ = c.Close() })
-	s, slot := lua.NewServer(c), cluster.Slot("sc:{0}:levels")
+	s, slot := lua.NewCaller(c), cluster.Slot("sc:{0}:levels")
 	again := func(what string) {
 		t.Helper()
 		// For a moment the client may know only the old master. Then calls run by EVALSHA for a second.
@@ -265,14 +265,14 @@ func TestLibraryThroughAFailoverAndAMove(t *testing.T) {
 func TestLoad(t *testing.T) {
 	admin, c := withUser(t, "-function|load")
 	for range 2 {
-		testkit.Must(t, lua.NewServer(admin).Load(t.Context()))
+		testkit.Must(t, lua.NewCaller(admin).Load(t.Context()))
 	}
-	_, err := checked(t.Context(), lua.NewServer(c), "k")
+	_, err := checked(t.Context(), lua.NewCaller(c), "k")
 	testkit.Must(t, err)
 	if functions, scripts := functionsOf(t, admin); !functions || scripts {
 		t.Errorf("functions: %v, scripts: %v", functions, scripts)
 	}
-	if err := lua.NewServer(c).Load(t.Context()); err == nil || !strings.Contains(err.Error(), "NOPERM") {
+	if err := lua.NewCaller(c).Load(t.Context()); err == nil || !strings.Contains(err.Error(), "NOPERM") {
 		t.Errorf("loading without the right to: %v", err)
 	}
 }
@@ -280,7 +280,7 @@ func TestLoad(t *testing.T) {
 // The library uses one list for all replies to checks. A short reply has nothing of a longer reply before it.
 func TestAShortReplyAfterALongOne(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
-	s := lua.NewServer(c)
+	s := lua.NewCaller(c)
 	args := lua.CheckArgs{
 		Partitions: []lua.CheckPartition{partition},
 		Plans:      []*lua.Plan{planOf(100, 100, 100)},
@@ -299,7 +299,7 @@ func TestAShortReplyAfterALongOne(t *testing.T) {
 // its key are as on a server that has had no failure.
 func TestAFailedCallLeavesNothingBehind(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
-	ctx, s := t.Context(), lua.NewServer(c)
+	ctx, s := t.Context(), lua.NewCaller(c)
 	partition := []string{partition.Levels, partition.Due, partition.Outbox}
 	rule := []any{planOf(10, 80, 8, 100, 10).Text()}
 	with := func(head []any, tail ...any) []any { return append(append(append([]any{}, head...), rule...), tail...) }
@@ -375,7 +375,7 @@ func TestAFailedCallLeavesNothingBehind(t *testing.T) {
 // is outside of maxmemory, and the garbage collector scans it in each call.
 func TestALargeCallLeavesLittleMemory(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
-	ctx, s := t.Context(), lua.NewServer(c)
+	ctx, s := t.Context(), lua.NewCaller(c)
 	used := func() int64 {
 		for range 20_000 { // the collector works in steps, when calls allocate
 			_, err := checked(ctx, s, "small")

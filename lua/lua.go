@@ -44,7 +44,7 @@ func (n Now) arg() any {
 }
 
 // Peek runs peek.lua: it returns the states of keys.
-func (s *Server) Peek(ctx context.Context, now Now, list []Key) ([]CheckResult, error) {
+func (s *Caller) Peek(ctx context.Context, now Now, list []Key) ([]CheckResult, error) {
 	keys, args := make([]string, 0, 2*len(list)), append(make([]any, 0, 2+len(list)), now.arg())
 	plans := make([]*Plan, len(list))
 	for i, k := range list {
@@ -72,7 +72,7 @@ type SweepItem struct {
 
 // Sweep runs sweep.lua for keys of one partition. It returns how many transitions it wrote,
 // and how many records were corrupt.
-func (s *Server) Sweep(ctx context.Context, levels, due, outbox string, now Now, items []SweepItem,
+func (s *Caller) Sweep(ctx context.Context, levels, due, outbox string, now Now, items []SweepItem,
 ) (transitions, corrupt int64, err error) {
 	keys := append(make([]string, 0, 3+len(items)), levels, due, outbox)
 	args := append(make([]any, 0, 3+2*len(items)), now.arg())
@@ -91,7 +91,7 @@ func (s *Server) Sweep(ctx context.Context, levels, due, outbox string, now Now,
 
 // Reset runs reset.lua for the holds of a key, its meters, others that it may have,
 // and the names of the shadow rules that match it. had is whether any of its keys existed.
-func (s *Server) Reset(ctx context.Context, p CheckPartition, now Now, holds string, key Key,
+func (s *Caller) Reset(ctx context.Context, p CheckPartition, now Now, holds string, key Key,
 	others, shadows []string,
 ) (had bool, transitions int64, err error) {
 	keys := slices.Concat([]string{p.Levels, p.Due, p.Outbox, holds}, key.Meters, others)
@@ -105,7 +105,7 @@ func (s *Server) Reset(ctx context.Context, p CheckPartition, now Now, holds str
 
 // Refund runs refund.lua: it gives units of a key back, and returns how many
 // those were, and the state of the key. It is not safe to send again.
-func (s *Server) Refund(ctx context.Context, p CheckPartition, now Now, units int64, key Key,
+func (s *Caller) Refund(ctx context.Context, p CheckPartition, now Now, units int64, key Key,
 ) (refunded int64, state CheckResult, err error) {
 	keys := append([]string{p.Levels, p.Due, p.Outbox}, key.Meters...)
 	args := []any{now.arg(), units, key.Plan.Text()}
@@ -134,7 +134,7 @@ func DeleteEntries(stream string) DeadLetterSource { return DeadLetterSource{str
 // DeadLetters runs deadletter.lua: it takes entries out of their stream, and adds each
 // entry that was still there to the dead stream, which keeps about `keep` letters; 0: none is
 // added. It returns for each letter whether its entry was still there. It is safe to send again.
-func (s *Server) DeadLetters(ctx context.Context, from DeadLetterSource, dead string, keep int64, letters []DeadLetter,
+func (s *Caller) DeadLetters(ctx context.Context, from DeadLetterSource, dead string, keep int64, letters []DeadLetter,
 ) ([]bool, error) {
 	args := append(make([]any, 0, 2+4*len(letters)), from.group, keep)
 	for _, l := range letters {
@@ -151,7 +151,7 @@ func (s *Server) DeadLetters(ctx context.Context, from DeadLetterSource, dead st
 // Retire runs retire.lua: it removes the named consumer ("" for none) and the consumers that have been
 // idle for longer than idleMs (0 for none), if they have no pending events. It returns how many it removed.
 // The streams are of one server, on a Cluster of one slot.
-func (s *Server) Retire(ctx context.Context, events []string, group, consumer string, idleMs int64) (int64, error) {
+func (s *Caller) Retire(ctx context.Context, events []string, group, consumer string, idleMs int64) (int64, error) {
 	r := s.call(ctx, "retire", nil, events, []any{group, consumer, idleMs})
 	return r.integer(), r.end()
 }
@@ -161,7 +161,7 @@ type GapPartition struct{ Events, Dead, Levels string }
 
 // Gap runs gap.lua for partitions of one server, on a Cluster for one partition. It returns how many events of each
 // were found to be trimmed uncounted since the last call, -1 if the server does not have the numbers.
-func (s *Server) Gap(ctx context.Context, partitions []GapPartition, group string, keep int64) ([]int64, error) {
+func (s *Caller) Gap(ctx context.Context, partitions []GapPartition, group string, keep int64) ([]int64, error) {
 	keys := make([]string, 0, 3*len(partitions))
 	for _, p := range partitions {
 		keys = append(keys, p.Events, p.Dead, p.Levels)

@@ -25,7 +25,7 @@ func TestLocks(t *testing.T) {
 		key, other := prefix+":{0}:relay", prefix+":{1}:relay"
 		ask := func(who string, ms int64, want, wantOther bool) {
 			t.Helper()
-			held, err := lua.NewServer(c).Lock(ctx, []string{key, other}, who, ms)
+			held, err := lua.NewCaller(c).Lock(ctx, []string{key, other}, who, ms)
 			if err != nil || len(held) != 2 || held[key] != want || held[other] != wantOther {
 				t.Fatalf("%s asks for %d ms: %v, %v; expected %v and %v", who, ms, held, err, want, wantOther)
 			}
@@ -68,11 +68,11 @@ func TestRetireKeepsWhoHoldsEvents(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx := context.Background()
 		events := streamtest.Prefix(t) + ":{0}:events"
-		if n, err := lua.NewServer(c).Retire(ctx, []string{events}, "workers", "gone", 0); err != nil || n != 0 {
+		if n, err := lua.NewCaller(c).Retire(ctx, []string{events}, "workers", "gone", 0); err != nil || n != 0 {
 			t.Fatalf("without a stream: %d, %v", n, err)
 		}
 		testkit.Must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: events, Values: []any{"key", "k"}}).Err())
-		if n, err := lua.NewServer(c).Retire(ctx, []string{events}, "workers", "gone", 0); err != nil || n != 0 {
+		if n, err := lua.NewCaller(c).Retire(ctx, []string{events}, "workers", "gone", 0); err != nil || n != 0 {
 			t.Fatalf("without a group: %d, %v", n, err)
 		}
 		testkit.Must(t, c.XGroupCreate(ctx, events, "workers", "0").Err())
@@ -86,7 +86,7 @@ func TestRetireKeepsWhoHoldsEvents(t *testing.T) {
 			}
 		}
 		for _, name := range []string{"busy", "idle"} {
-			if _, err := lua.NewServer(c).Retire(ctx, []string{events}, "workers", name, 0); err != nil {
+			if _, err := lua.NewCaller(c).Retire(ctx, []string{events}, "workers", name, 0); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -123,7 +123,7 @@ func TestScriptsValidateFirst(t *testing.T) {
 		type list = []any
 		fold := func(plans int, parts ...list) error {
 			args := slices.Concat(list{"", "g", 1, 2 + 16384*plans, text}, slices.Concat(parts...))
-			return lua.NewServer(c).Call(ctx, "fold", slices.Concat(own, logs), args)
+			return lua.NewCaller(c).Call(ctx, "fold", slices.Concat(own, logs), args)
 		}
 		section := func(keys, plan, partition float64) list { return list{keys + 8192*(plan+4096*partition)} }
 		first, group, second := section(1, 1, 1), list{1, 1, "1-0"}, section(1, 1, 2)
@@ -146,7 +146,7 @@ func TestScriptsValidateFirst(t *testing.T) {
 		refused("no group after one", fold(1, first, group, second, list{1, -1, "1-0"}))
 
 		of := append(own[1:4:4], logs[0])
-		call := func(op string, args ...any) error { return lua.NewServer(c).Call(ctx, op, of, args) }
+		call := func(op string, args ...any) error { return lua.NewCaller(c).Call(ctx, op, of, args) }
 		one, two := 1+16384, 2+16384 // as in check.lua: how many partitions, and one plan
 		refused("half a unit", call("check", "", one, text, 1.5))
 		refused("a check cut short", call("check", "", one, text, "l"))
@@ -258,7 +258,7 @@ func TestADeadStreamThatTakesNoMore(t *testing.T) {
 		}
 		for _, want := range []bool{true, false} { // sent again it writes no second letter
 			from := lua.AcknowledgeEvents(events, "workers", p+":{0}:levels")
-			written, err := lua.NewServer(c).DeadLetters(ctx, from, dead, 10, []lua.DeadLetter{{ID: id, Reason: "now"}})
+			written, err := lua.NewCaller(c).DeadLetters(ctx, from, dead, 10, []lua.DeadLetter{{ID: id, Reason: "now"}})
 			if err != nil || written[0] != want {
 				t.Fatalf("written %v, %v; want %v", written, err, want)
 			}
@@ -276,7 +276,7 @@ func TestGaps(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.Redis(t)) // the embedded Redis does not have the numbers
 	ctx, prefix := t.Context(), streamtest.Prefix(t)
 	part := lua.GapPartition{Events: prefix + ":{0}:events", Dead: prefix + ":{0}:dead", Levels: prefix + ":{0}:levels"}
-	server := lua.NewServer(c)
+	server := lua.NewCaller(c)
 	add := func(n int) {
 		t.Helper()
 		for range n {

@@ -43,7 +43,7 @@ type OverrideReply struct {
 
 // SetOverride runs override.lua. If it is sent again, it sets the same override again, and adds another
 // entry to the audit stream.
-func (s *Server) SetOverride(ctx context.Context, p OverridePartition, now Now, o OverrideChange,
+func (s *Caller) SetOverride(ctx context.Context, p OverridePartition, now Now, o OverrideChange,
 ) (OverrideReply, error) {
 	r := s.call(ctx, "override", nil, p.keys(), []any{now.arg(), o.Target, o.Override, o.By, o.Reason, o.Keep,
 		Now(o.FromMs).arg()})
@@ -59,7 +59,7 @@ type ExpireItem struct{ Target, Pattern string }
 // ExpireOverrides runs expire-overrides.lua for targets of one partition. It returns how many transitions it wrote and
 // how many overrides ended. It is safe to send again.
 // If above is not 0, the decisions that are in force are published again, with versions above that number.
-func (s *Server) ExpireOverrides(ctx context.Context, p OverridePartition, now Now, keep, above int64,
+func (s *Caller) ExpireOverrides(ctx context.Context, p OverridePartition, now Now, keep, above int64,
 	items []ExpireItem) (transitions, ended int64, err error) {
 	args := append(make([]any, 0, 3+2*len(items)), now.arg(), keep, above)
 	for _, it := range items {

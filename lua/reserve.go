@@ -29,7 +29,7 @@ type ReservationArgs struct {
 }
 
 // callReservation runs an operation on reservations. head has the arguments that follow the time and the id.
-func (s *Server) callReservation(ctx context.Context, op string, a ReservationArgs, head ...any) reply {
+func (s *Caller) callReservation(ctx context.Context, op string, a ReservationArgs, head ...any) reply {
 	var keys []string
 	for _, p := range a.Partitions {
 		keys = append(keys, p.Levels, p.Due, p.Outbox, p.Reservations)
@@ -74,7 +74,7 @@ type ReserveReply struct {
 }
 
 // Reserve runs reserve.lua. It may be sent again with the same id and fingerprint (a word).
-func (s *Server) Reserve(ctx context.Context, a ReservationArgs, ttlMs int64, fingerprint string) (
+func (s *Caller) Reserve(ctx context.Context, a ReservationArgs, ttlMs int64, fingerprint string) (
 	ReserveReply, error,
 ) {
 	r := s.callReservation(ctx, "reserve", a, ttlMs, "", fingerprint)
@@ -126,7 +126,7 @@ type SettleReply struct {
 
 // Settle runs settle.lua. ms is how long a settled reservation is remembered; for a renewal, it is
 // how long from now the reservation expires. fingerprint is a word for the costs. It is safe to send again.
-func (s *Server) Settle(ctx context.Context, a ReservationArgs, op SettleOp, ms int64, fingerprint string) (
+func (s *Caller) Settle(ctx context.Context, a ReservationArgs, op SettleOp, ms int64, fingerprint string) (
 	SettleReply, error,
 ) {
 	r := s.callReservation(ctx, "settle", a, string(op), ms, fingerprint)

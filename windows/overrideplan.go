@@ -56,12 +56,12 @@ type replacement struct {
 	exempt  *Rule // the rule that would decide, if the override exempts the key
 }
 
-// Written returns the plan of a key without overrides.
-func (r *Rules) Written(key string) *Plan { return r.match(key) }
+// MatchWithoutOverride returns the plan of a key without overrides.
+func (r *Rules) MatchWithoutOverride(key string) *Plan { return r.match(key) }
 
-// Written returns the plan without the override that has made this one, which may be nil. If no override has made
-// it, it is the plan itself.
-func (p *Plan) Written() *Plan {
+// WithoutOverride returns the plan without the override that has made this one, which may be nil. If no override has
+// made it, it is the plan itself.
+func (p *Plan) WithoutOverride() *Plan {
 	if p == nil || p.written == nil {
 		return p
 	}
@@ -113,7 +113,7 @@ func (r *Rules) Apply(plan *Plan, key string) (*Plan, *overrides.Override) {
 	if o == nil {
 		return plan, nil
 	}
-	written := plan.Written()
+	written := plan.WithoutOverride()
 	return r.changed.plan(changeStep{written, o.Effect()}, func() *Plan {
 		return r.change(written, o.Effect().Value())
 	}), o

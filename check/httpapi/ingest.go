@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/inflight"
+	"github.com/streamcounter/streamcounter/internal/tracing"
+	"github.com/streamcounter/streamcounter/stream"
 )
 
 // postEvents appends a JSON array of events or one JSON object per line. A bad event is reported by its number, and
@@ -152,4 +155,27 @@ func DecodeEvent(raw []byte) (api.Event, error) {
 		e.Count = *in.Count
 	}
 	return e, e.Validate()
+}
+
+// appendAll puts valid events into the log and counts the outcomes. The events continue the trace of the request:
+// that of its span, or that of its header if this process makes no spans.
+func (s *Server) appendAll(r *http.Request, events []api.Event) stream.Outcome {
+	ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
+	defer cancel()
+	ctx, span := tracing.StartAppend(ctx, s.config.Tracer, s.config.Log.Streams(), len(events))
+	of := span.Context()
+	if s.config.Tracer == nil {
+		of = tracing.Parse(r.Header.Get("traceparent"), strings.Join(r.Header.Values("tracestate"), ","))
+	}
+	if parent, state := tracing.Format(of); parent != "" {
+		for i := range events {
+			events[i].TraceParent, events[i].TraceState = parent, state
+		}
+	}
+	out := s.config.Log.Append(ctx, events)
+	span.End(out.Err)
+	s.metrics.appended.Add(float64(out.Appended))
+	s.metrics.refused.Add(float64(len(out.Refused)))
+	s.metrics.unknown.Add(float64(len(out.Unknown)))
+	return out
 }

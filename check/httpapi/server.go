@@ -4,22 +4,18 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"net/http"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/semaphore" // of the Go team: first come, first served
 
-	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/internal/activity"
 	"github.com/streamcounter/streamcounter/internal/crowdsec"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/inflight"
-	"github.com/streamcounter/streamcounter/internal/tracing"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -84,27 +80,4 @@ func NewServer(c Config) (*Server, error) {
 		listing: semaphore.NewWeighted(listingsAtOnce), appending: semaphore.NewWeighted(appendedBytes),
 		bodies: inflight.NewPool(bodiesMemory), events: inflight.NewPool(eventsMemory),
 		answers: inflight.NewPool(answersMemory)}, nil
-}
-
-// appendAll puts valid events into the log and counts the outcomes. The events continue the trace of the request:
-// that of its span, or that of its header if this process makes no spans.
-func (s *Server) appendAll(r *http.Request, events []api.Event) stream.Outcome {
-	ctx, cancel := context.WithTimeout(r.Context(), s.config.AppendTimeout)
-	defer cancel()
-	ctx, span := tracing.StartAppend(ctx, s.config.Tracer, s.config.Log.Streams(), len(events))
-	of := span.Context()
-	if s.config.Tracer == nil {
-		of = tracing.Parse(r.Header.Get("traceparent"), strings.Join(r.Header.Values("tracestate"), ","))
-	}
-	if parent, state := tracing.Format(of); parent != "" {
-		for i := range events {
-			events[i].TraceParent, events[i].TraceState = parent, state
-		}
-	}
-	out := s.config.Log.Append(ctx, events)
-	span.End(out.Err)
-	s.metrics.appended.Add(float64(out.Appended))
-	s.metrics.refused.Add(float64(len(out.Refused)))
-	s.metrics.unknown.Add(float64(len(out.Unknown)))
-	return out
 }

@@ -35,7 +35,7 @@ is an error; calls use EVALSHA there, and need nothing.`,
 		Example: "  streamcounter functions load --redis redis://admin:PASSWORD@redis:6379",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withRedis(cmd, c, func(client redis.UniversalClient) error {
-				err := lua.NewServer(client).Load(cmd.Context())
+				err := lua.NewCaller(client).Load(cmd.Context())
 				if err == nil {
 					fmt.Fprintln(cmd.OutOrStdout(), lua.Library().Name)
 				}

@@ -1,6 +1,7 @@
 // Command streamcounter counts how often keys acted within sliding windows, on Redis Streams and NATS. Read serve.go
 // next: it lists the parts of a process. internal/node/run.go has the order in which they start.
-// internal/settings/config.go has all settings. Each other command is a file.
+// internal/settings/config.go has all settings. Each other command is a file. docs/architecture.md, "Where to read",
+// lists the files on the way of a check and of an event.
 package main
 
 import (

@@ -246,13 +246,13 @@ func everyScriptSaysThePeriodIsOver(t *testing.T, s *store, over lua.Key) {
 	before := state()
 	for name, run := range map[string]func() error{
 		"check": func() error {
-			_, err := lua.NewServer(c).Check(ctx, lua.CheckArgs{Now: now, Partitions: []lua.CheckPartition{partition},
+			_, err := lua.NewCaller(c).Check(ctx, lua.CheckArgs{Now: now, Partitions: []lua.CheckPartition{partition},
 				Plans: []*lua.Plan{over.Plan}, Keys: []lua.CheckKey{{Meters: over.Meters}},
 				Calls: [][]lua.CheckItem{{{Cost: 1}}}})
 			return err
 		},
 		"fold": func() error {
-			_, err := lua.NewServer(c).Fold(ctx, lua.FoldArgs{Now: now, Group: "workers", RememberMs: 1000,
+			_, err := lua.NewCaller(c).Fold(ctx, lua.FoldArgs{Now: now, Group: "workers", RememberMs: 1000,
 				Plans: []*lua.Plan{over.Plan},
 				Partitions: []lua.FoldPartition{{Events: s.keys.Events(p), Levels: levels, Due: due, Outbox: outbox,
 					IDs: s.keys.IDs(p), Sections: []lua.FoldSection{{Keys: []lua.FoldKey{{
@@ -260,23 +260,23 @@ func everyScriptSaysThePeriodIsOver(t *testing.T, s *store, over lua.Key) {
 			return err
 		},
 		"peek": func() error {
-			_, err := lua.NewServer(c).Peek(ctx, now, []lua.Key{over})
+			_, err := lua.NewCaller(c).Peek(ctx, now, []lua.Key{over})
 			return err
 		},
 		"sweep": func() error {
-			_, _, err := lua.NewServer(c).Sweep(ctx, levels, due, outbox, now,
+			_, _, err := lua.NewCaller(c).Sweep(ctx, levels, due, outbox, now,
 				[]lua.SweepItem{{Meters: over.Meters, Plan: over.Plan}})
 			return err
 		},
-		"refund": func() error { _, _, err := lua.NewServer(c).Refund(ctx, partition, now, 1, over); return err },
+		"refund": func() error { _, _, err := lua.NewCaller(c).Refund(ctx, partition, now, 1, over); return err },
 		"reset": func() error {
-			_, _, err := lua.NewServer(c).Reset(ctx, partition, now, s.keys.Holds(p, "k"), over, nil, nil)
+			_, _, err := lua.NewCaller(c).Reset(ctx, partition, now, s.keys.Holds(p, "k"), over, nil, nil)
 			return err
 		},
-		"reserve": func() error { _, err := lua.NewServer(c).Reserve(ctx, key, 1000, "-"); return err },
-		"settle":  func() error { _, err := lua.NewServer(c).Settle(ctx, key, lua.Commit, 1000, "-"); return err },
+		"reserve": func() error { _, err := lua.NewCaller(c).Reserve(ctx, key, 1000, "-"); return err },
+		"settle":  func() error { _, err := lua.NewCaller(c).Settle(ctx, key, lua.Commit, 1000, "-"); return err },
 		"lease-units": func() error {
-			_, err := lua.NewServer(c).LeaseUnits(ctx, lua.LeaseArgs{ReservationArgs: key, TTLMs: 1000, Want: 1,
+			_, err := lua.NewCaller(c).LeaseUnits(ctx, lua.LeaseArgs{ReservationArgs: key, TTLMs: 1000, Want: 1,
 				Least: 1})
 			return err
 		},

@@ -275,7 +275,7 @@ func TestCorruptCountersAreNamed(t *testing.T) {
 func (s *store) corrupt() *[]string {
 	var found []string
 	note := func(name string) { found = append(found, name) }
-	s.serve.Library().Corrupt, s.store.Library().Corrupt = note, note
+	s.serve.Caller().Corrupt, s.store.Caller().Corrupt = note, note
 	return &found
 }
 

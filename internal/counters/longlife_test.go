@@ -71,7 +71,7 @@ func TestNoSumOutgrowsItsNumber(t *testing.T) {
 		for total := int64(0); total < 1<<53+10*cost; total += cost {
 			s.clock.ms += window/2 + 1_234
 			args.Now = lua.Now(s.clock.ms)
-			reply, err := lua.NewServer(s.redis).Check(t.Context(), args)
+			reply, err := lua.NewCaller(s.redis).Check(t.Context(), args)
 			testkit.Must(t, err)
 			oracle.Add("k", s.clock.ms, cost)
 			used := reply.Calls[0].Items[0].Windows[0].Used

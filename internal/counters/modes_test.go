@@ -32,11 +32,11 @@ func (l *timeline) many() {
 	for i := range n {
 		calls = append(calls, l.call())
 		// A call with the same idempotency key as another call of the run is answered after all others.
-		if first := &calls[i][0]; first.Memory != nil {
-			if seen[first.Memory.Key] && i < n-1 {
-				first.Memory = nil
+		if first := &calls[i][0]; first.Replay != nil {
+			if seen[first.Replay.Key] && i < n-1 {
+				first.Replay = nil
 			} else {
-				seen[first.Memory.Key] = true
+				seen[first.Replay.Key] = true
 			}
 		}
 	}
@@ -46,7 +46,7 @@ func (l *timeline) many() {
 			continue
 		}
 		l.compareCall(asks, got[n], n == len(calls)-1)
-		if key := asks[0].Memory; key != nil && key.Retention > 0 {
+		if key := asks[0].Replay; key != nil && key.Retention > 0 {
 			l.remembered[key.Key] = answered{key.Fingerprint, got[n]}
 		}
 	}
@@ -84,7 +84,7 @@ func (l *timeline) call() (asks []counters.Request) {
 	if l.remembered == nil {
 		l.remembered = map[string]answered{}
 	}
-	key := &counters.Memory{Key: fmt.Sprintf("%s-%d", l.keys[0], rapid.IntRange(1, 4).Draw(l.T, "idempotency")),
+	key := &counters.Replay{Key: fmt.Sprintf("%s-%d", l.keys[0], rapid.IntRange(1, 4).Draw(l.T, "idempotency")),
 		Fingerprint: "f"}
 	for _, a := range asks {
 		key.Fingerprint += fmt.Sprint("/", a.Key, a.Cost, a.Mode)
@@ -92,18 +92,18 @@ func (l *timeline) call() (asks []counters.Request) {
 	if rapid.IntRange(0, 4).Draw(l.T, "reads") > 0 {
 		key.Retention = time.Hour
 	}
-	asks[0].Memory = key
+	asks[0].Replay = key
 	return asks
 }
 
 // answeredBefore reports whether an earlier call had the same idempotency key. If so, the verdict must
 // be that of the earlier call, or say that the body was another.
 func (l *timeline) answeredBefore(asks []counters.Request, v counters.Verdict) bool {
-	if asks[0].Memory == nil {
+	if asks[0].Replay == nil {
 		return false
 	}
-	before, known := l.remembered[asks[0].Memory.Key]
-	same := before.fingerprint == asks[0].Memory.Fingerprint
+	before, known := l.remembered[asks[0].Replay.Key]
+	same := before.fingerprint == asks[0].Replay.Fingerprint
 	if v.Replayed != (known && same) || v.OtherBody != (known && !same) {
 		l.Fatalf("replayed %v, of another body %v; the key was used: %v, for the same: %v", v.Replayed, v.OtherBody,
 			known, same)

@@ -27,8 +27,8 @@ type Request struct {
 	Mode api.Mode // empty: api.ModeTake. All requests of a call are of api.ModeCharge, or none is
 	// Reserves: the cost is reserved. If that is denied, nothing has happened yet, so nothing counts.
 	Reserves bool
-	// Memory, in the first request of a call, is where the answer to the whole call is remembered; nil: nowhere.
-	Memory *Memory
+	// Replay, in the first request of a call, is where the answer to the whole call is remembered; nil: nowhere.
+	Replay *Replay
 	// Values is the result of Plan.Values for the request; empty if the plan counts none.
 	Values []string
 }
@@ -50,9 +50,9 @@ type Verdict struct {
 	Allowed bool
 	// Atomic: one step decided all requests.
 	Atomic bool
-	// Replayed: the call was answered before, under its Memory, and this is the same answer.
+	// Replayed: the call was answered before, under its Replay, and this is the same answer.
 	Replayed bool
-	// OtherBody: its Memory belongs to a call with another fingerprint. Nothing was decided.
+	// OtherBody: its Replay belongs to a call with another fingerprint. Nothing was decided.
 	OtherBody bool
 	Items     []windows.KeyState // in the order of the requests
 	// Transitions is how many levels changed.

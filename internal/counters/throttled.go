@@ -154,3 +154,54 @@ func parsePlace(text string) (throttledPlace, error) {
 	}
 	return throttledPlace{ms, key, rule}, nil
 }
+
+// Throttled returns the keys that are throttled now. A key may come twice if it
+// changes meanwhile.
+func (s *Redis) Throttled(ctx context.Context) iter.Seq2[api.Throttled, error] {
+	return func(yield func(api.Throttled, error) bool) {
+		for p := range s.keys.Partitions {
+			for r, err := range s.levelRecords(ctx, p) {
+				t, ok := parseThrottle(r.field, r.text)
+				if (ok || err != nil) && !yield(t, err) || err != nil {
+					return
+				}
+			}
+		}
+	}
+}
+
+// CountThrottled adds the throttled keys of partition p to byRule. It returns how many records it read.
+func (s *Redis) CountThrottled(ctx context.Context, p int, byRule map[string]int64) (read int, err error) {
+	for r, err := range s.levelRecords(ctx, p) {
+		if err != nil {
+			return read, err
+		}
+		read++
+		if t, ok := parseThrottle(r.field, r.text); ok {
+			byRule[t.Rule]++
+		}
+	}
+	return read, nil
+}
+
+// levelRecord is one field of a partition's hash of levels.
+type levelRecord struct{ field, text string }
+
+// levelRecords returns the fields of a partition's hash of levels. A field may come twice if it changes meanwhile.
+func (s *Redis) levelRecords(ctx context.Context, p int) iter.Seq2[levelRecord, error] {
+	return func(yield func(levelRecord, error) bool) {
+		it := s.redis.HScan(ctx, s.keys.Levels(p), 0, "", 500).Iterator()
+		for it.Next(ctx) {
+			field := it.Val()
+			if !it.Next(ctx) {
+				break
+			}
+			if !yield(levelRecord{field, it.Val()}, nil) {
+				return
+			}
+		}
+		if err := it.Err(); err != nil {
+			yield(levelRecord{}, fmt.Errorf("listing %s: %w", s.keys.Levels(p), err))
+		}
+	}
+}

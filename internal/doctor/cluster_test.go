@@ -68,7 +68,7 @@ func TestCluster(t *testing.T) {
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
-	held, err := lua.NewServer(as("work")).Lock(ctx, []string{"sc:{3}:relay"}, "me", 1000)
+	held, err := lua.NewCaller(as("work")).Lock(ctx, []string{"sc:{3}:relay"}, "me", 1000)
 	if !held["sc:{3}:relay"] || err != nil {
 		t.Errorf("work on a Cluster: %t, %v", held["sc:{3}:relay"], err)
 	}

@@ -252,7 +252,7 @@ func TestMissingRights(t *testing.T) {
 		t.Errorf("%d rights were tried: is the file read?", tried)
 	}
 	testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "work", "-function|load").Err())
-	testkit.Must(t, lua.NewServer(operator).Load(t.Context()))
+	testkit.Must(t, lua.NewCaller(operator).Load(t.Context()))
 	expect(t, look(t, c), "redis.users", doctor.OK, "work, serve, producer") // its library is loaded
 	testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "work", "resetkeys", "~sc2:*").Err())
 	expect(t, look(t, c), "redis.users", doctor.Problem, "user work may not run", "~sc:*")

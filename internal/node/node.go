@@ -1,13 +1,11 @@
 package node
 
 import (
-	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel/trace"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/alerts/sinks"
@@ -109,59 +106,6 @@ func (n *node) stop() {
 		n.undo[i]()
 	}
 	n.undo = nil
-}
-
-// run serves and works until ctx ends, and then stops cleanly. The connections are closed after that (stop).
-func (n *node) run(ctx context.Context) error {
-	// If one server fails, all stop.
-	serving, failed := errgroup.WithContext(ctx)
-	for _, e := range n.endpoints {
-		serving.Go(func() error { return e.server.Serve(e.listener) })
-	}
-	if n.needsNATS() {
-		serving.Go(func() error {
-			select {
-			case err := <-n.natsClosed: // after a restart the process has a new connection
-				return fmt.Errorf("the connection to NATS is closed for good: %w", err)
-			case <-failed.Done():
-				return nil
-			}
-		})
-	}
-	poolCtx, stopPool := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopPool()
-	var running sync.WaitGroup
-	if n.pool != nil {
-		running.Go(func() { n.pool.Run(poolCtx) })
-	}
-	if n.sinks != nil {
-		running.Go(func() { n.sinks.Run(poolCtx) })
-	}
-	<-failed.Done()
-	if ctx.Err() != nil {
-		n.log.Info("stopping")
-	}
-	// Requests that are being answered and events that are being folded are finished concurrently, within one
-	// timeout.
-	stopPool()
-	n.stopBy = time.Now().Add(n.config.Stop)
-	within, cancel := context.WithDeadline(context.Background(), n.stopBy)
-	defer cancel()
-	// Redis may hang. So its clients are closed a second later, and nothing waits longer for an answer. In this second
-	// the relay gives back its locks.
-	if n.closeRedis != nil {
-		hung := time.AfterFunc(n.config.Stop+time.Second, n.closeRedis)
-		n.atStop(func() { hung.Stop() })
-	}
-	for _, e := range n.endpoints {
-		running.Go(func() {
-			if err := e.server.Shutdown(within); err != nil {
-				n.log.Warn("requests under way were cut off after --drain-timeout", "interface", e.name, "error", err)
-			}
-		})
-	}
-	running.Wait()
-	return serving.Wait()
 }
 
 // Build describes the build of the program, for traces and /metrics.

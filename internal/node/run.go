@@ -7,12 +7,16 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"runtime/debug"
 	"slices"
 	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/streamcounter/streamcounter/internal/backend"
 	"github.com/streamcounter/streamcounter/internal/redact"
@@ -29,7 +33,8 @@ type Config struct {
 	Stderr   io.Writer // for the log
 }
 
-// Part opens one part of a process, or returns why it cannot.
+// Part opens one part of a process, or returns why it cannot. The code of each part is in the file of its name: Checks
+// in checks.go, Workers in workers.go.
 type Part func(*node, context.Context) error
 
 // Parts that only some processes have. A Role lists them in the order of their start.
@@ -126,7 +131,7 @@ func Run(ctx context.Context, c Config, r Role) error {
 	} else {
 		n.logReady()
 	}
-	return n.run(ctx)
+	return n.serveAndWork(ctx)
 }
 
 // open opens the parts in this order, and then creates the servers of all addresses. It returns no error if ctx has
@@ -170,4 +175,57 @@ func (n *node) logReady() {
 	fields = append(fields, "redis", redact.URL(n.redisURL), "prefix", n.keys.Prefix, "process", n.name,
 		"rules", len(rules.List()), "fingerprint", rules.Fingerprint())
 	n.log.Info("ready", fields...)
+}
+
+// serveAndWork serves and works until ctx ends, and then stops cleanly. The connections are closed after that (stop).
+func (n *node) serveAndWork(ctx context.Context) error {
+	// If one server fails, all stop.
+	serving, failed := errgroup.WithContext(ctx)
+	for _, e := range n.endpoints {
+		serving.Go(func() error { return e.server.Serve(e.listener) })
+	}
+	if n.needsNATS() {
+		serving.Go(func() error {
+			select {
+			case err := <-n.natsClosed: // after a restart the process has a new connection
+				return fmt.Errorf("the connection to NATS is closed for good: %w", err)
+			case <-failed.Done():
+				return nil
+			}
+		})
+	}
+	poolCtx, stopPool := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopPool()
+	var running sync.WaitGroup
+	if n.pool != nil {
+		running.Go(func() { n.pool.Run(poolCtx) })
+	}
+	if n.sinks != nil {
+		running.Go(func() { n.sinks.Run(poolCtx) })
+	}
+	<-failed.Done()
+	if ctx.Err() != nil {
+		n.log.Info("stopping")
+	}
+	// Requests that are being answered and events that are being folded are finished concurrently, within one
+	// timeout.
+	stopPool()
+	n.stopBy = time.Now().Add(n.config.Stop)
+	within, cancel := context.WithDeadline(context.Background(), n.stopBy)
+	defer cancel()
+	// Redis may hang. So its clients are closed a second later, and nothing waits longer for an answer. In this second
+	// the relay gives back its locks.
+	if n.closeRedis != nil {
+		hung := time.AfterFunc(n.config.Stop+time.Second, n.closeRedis)
+		n.atStop(func() { hung.Stop() })
+	}
+	for _, e := range n.endpoints {
+		running.Go(func() {
+			if err := e.server.Shutdown(within); err != nil {
+				n.log.Warn("requests under way were cut off after --drain-timeout", "interface", e.name, "error", err)
+			}
+		})
+	}
+	running.Wait()
+	return serving.Wait()
 }

@@ -30,7 +30,7 @@ func RunSinks(ctx context.Context, c Config) error {
 	n.followFiles(ctx, &running)
 	log.Info("ready", "command", n.command, "http", n.endpoints[0].listener.Addr().String(), "nats",
 		redact.URL(n.natsURL), "prefix", n.config.Stream.Prefix, "process", n.name)
-	return n.run(ctx)
+	return n.serveAndWork(ctx)
 }
 
 // openSinks creates the sinks, if --sinks is given.

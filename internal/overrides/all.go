@@ -52,7 +52,7 @@ type All struct {
 // Store is where overrides are.
 type Store struct {
 	Redis redis.UniversalClient
-	Lua   *lua.Server
+	Lua   *lua.Caller
 	Keys  *stream.Keys
 	// Now returns the clock of tests; 0 means Redis's clock.
 	Now func() lua.Now

@@ -42,7 +42,7 @@ type Config struct {
 // have other rules. It also keeps the number of partitions in Redis, which refuses processes with another number.
 type Announcer struct {
 	config   Config
-	lua      *lua.Server
+	lua      *lua.Caller
 	disagree prometheus.Gauge
 
 	seen    string // fingerprints of the rules that differed at the last comparison; "" if none did
@@ -57,7 +57,7 @@ type Announcer struct {
 func NewAnnouncer(c Config) *Announcer {
 	c.Every, c.Grace = cmp.Or(c.Every, 5*time.Second), cmp.Or(c.Grace, Grace)
 	c.Log = cmp.Or(c.Log, slog.Default())
-	return &Announcer{config: c, lua: lua.NewServer(c.Redis),
+	return &Announcer{config: c, lua: lua.NewCaller(c.Redis),
 		disagree: promauto.With(c.Registry).NewGauge(prometheus.GaugeOpts{
 			Name: "streamcounter_rules_disagree",
 			Help: "Other processes of the prefix that run with other rules than this one."})}

@@ -29,13 +29,13 @@ import (
 type Store struct {
 	counter *counters.Redis
 	redis   redis.UniversalClient
-	lua     *lua.Server
+	lua     *lua.Caller
 	keys    *stream.Keys
 }
 
 // New returns the Store of a counter.
 func New(c *counters.Redis) *Store {
-	return &Store{counter: c, redis: c.Library().Client(), lua: c.Library(), keys: c.Keys()}
+	return &Store{counter: c, redis: c.Caller().Client(), lua: c.Caller(), keys: c.Keys()}
 }
 
 // ID returns the id of a reservation of these keys, made from a word (lower-case

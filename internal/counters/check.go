@@ -17,6 +17,15 @@ import (
 // Redis answers no other client while the script runs: 20 to 40 ms for so many keys.
 const maxCheckKeys = 1024
 
+// Check implements Counter. All keys are in one shard. Package check decides over several shards.
+func (s *Redis) Check(ctx context.Context, requests []Request) (Verdict, error) {
+	got, err := s.CheckMany(ctx, [][]Request{requests})
+	if err != nil {
+		return Verdict{}, err
+	}
+	return got[0], nil
+}
+
 // CheckMany answers calls that came at the same time. It answers each as Check does, one
 // after the other, and independent of the other calls. All keys are in one shard. The first
 // verdict has the transitions of all calls. If it returns an error, it also returns the
@@ -59,7 +68,7 @@ func (s *Redis) checkSome(ctx context.Context, calls [][]Request, todo []int, ve
 			return todo, err
 		case ok:
 			taken = append(taken, i)
-		default: // this batch has its key under another plan (the rules have just changed), or has its memory
+		default: // this batch has its key under another plan (the rules have just changed), or has its replay
 			later = append(later, i)
 		}
 	}
@@ -148,19 +157,19 @@ func (r Request) kind() lua.CheckKind {
 	return lua.Take
 }
 
-// asks reports whether a call of the batch has the memory of this name. The answer of that call
-// must be in Redis before the next call with the same memory.
+// asks reports whether a call of the batch has the replay of this name. The answer of that call
+// must be in Redis before the next call with the same replay.
 func (b *checkBatch) asks(name string) bool {
-	return slices.ContainsFunc(b.args.Remember, func(m lua.Memory) bool { return m.Name == name })
+	return slices.ContainsFunc(b.args.Replays, func(m lua.Replay) bool { return m.Name == name })
 }
 
 // add adds a call, unless the batch has one of its keys under another plan, or an
-// earlier call has the same memory. It reports whether it has added the call.
+// earlier call has the same replay. It reports whether it has added the call.
 func (b *checkBatch) add(requests []Request) (bool, error) {
 	var name string
-	memory := requests[0].Memory
-	if memory != nil {
-		if name = b.store.memoryName(memory, requests[0].Key); b.asks(name) {
+	replay := requests[0].Replay
+	if replay != nil {
+		if name = b.store.replayName(replay, requests[0].Key); b.asks(name) {
 			return false, nil
 		}
 	}
@@ -179,9 +188,9 @@ func (b *checkBatch) add(requests []Request) (bool, error) {
 		}
 		items = append(items, lua.CheckItem{Key: k.at, Cost: a.Cost, Kind: a.kind()})
 	}
-	if memory != nil {
-		b.args.Remember = append(b.args.Remember, lua.Memory{Call: len(b.args.Calls), Name: name,
-			Fingerprint: memory.Fingerprint, TTLMs: memory.Retention.Milliseconds()})
+	if replay != nil {
+		b.args.Replays = append(b.args.Replays, lua.Replay{Call: len(b.args.Calls), Name: name,
+			Fingerprint: replay.Fingerprint, TTLMs: replay.Retention.Milliseconds()})
 	}
 	b.args.Calls = append(b.args.Calls, items)
 	return true, nil

@@ -11,10 +11,10 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// answer denies a call without a check in Redis if one of its keys is denied for certain. If a key is denied unless
-// units came back lately, answer waits until the deadline, if there is one, for the marks that show whether they did.
+// decide denies a call without a check in Redis if one of its keys is denied for certain. If a key is denied unless
+// units came back lately, decide waits until the deadline, if there is one, for the marks that show whether they did.
 // Reading the marks costs Redis less than a check, and takes no longer. If it does take longer, Redis decides.
-func (d *denials) answer(ctx context.Context, c *call, came, deadline time.Time) (decision, bool) {
+func (d *denials) decide(ctx context.Context, c *call, came, deadline time.Time) (decision, bool) {
 	if !d.used.Load() || c.never || api.MayRepeat(ctx) ||
 		slices.ContainsFunc(c.asks, counters.Request.ChargesDenied) {
 		return decision{}, false // Redis has something to count, or the answer that was given before

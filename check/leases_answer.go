@@ -15,9 +15,9 @@ import (
 // free. Call it when no more checks come. Checks that come later are decided in Redis.
 func (s *Service) Close() { s.leases.Close() }
 
-// answer decides a call of one key from this process's lease, and takes or renews the lease if the key is asked for
+// decide decides a call of one key from this process's lease, and takes or renews the lease if the key is asked for
 // often. If it returns false, the call is passed on.
-func (l *leases) answer(ctx context.Context, c *call, came, deadline time.Time) (decision, bool) {
+func (l *leases) decide(ctx context.Context, c *call, came, deadline time.Time) (decision, bool) {
 	if len(c.asks) != 1 || c.never {
 		return decision{}, false
 	}
@@ -56,7 +56,7 @@ func leasedState(a lease.Answer) windows.KeyState {
 }
 
 // answerHot answers a plain check of one key from its lease, if the lease alone can decide it. It does the same as
-// answer without what other calls need: most answers for a hot key come from here.
+// decide without what other calls need: most answers for a hot key come from here.
 func (s *Service) answerHot(ctx context.Context, req *api.CheckRequest) (api.CheckAnswer, bool) {
 	if !s.leases.Used() {
 		return api.CheckAnswer{}, false
