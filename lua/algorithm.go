@@ -7,7 +7,7 @@ type Algorithm struct {
 	Name    string // as in a rule
 	Form    string // of its counters in Redis: a word in their names
 	Promise Promise
-	tells   bool // its hook told (plan.lua) adds two integers to each state of a key
+	inForce bool // its hook in_force (plan.lua) adds two integers to each state of a key
 }
 
 // Promise defines exactly how many units a window holds at a time. internal/counters/oracle_test.go

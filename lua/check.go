@@ -57,7 +57,7 @@ type CheckResult struct {
 	NowMs   int64
 	RetryMs int64 // 0: it is admitted; -1: it can never be
 	Windows []WindowState
-	Told    []int64 // the result of hook told for the key (plan.lua)
+	InForce []int64 // the result of hook in_force for the key (plan.lua)
 	// ShadowMs has, for each window that does not decide, what RetryMs would have been.
 	ShadowMs []int64
 }

@@ -4,7 +4,7 @@ package lua
 const Penalty = "penalty"
 
 // penalty tells the step that is in force, from 1, and when that step ends, in ms since 1970; 0 and 0 if none is.
-var penalty = Algorithm{Name: Penalty, Form: Penalty, tells: true}
+var penalty = Algorithm{Name: Penalty, Form: Penalty, inForce: true}
 
 // PenaltyOf is the value of Meter.More for a Penalty.
 type PenaltyOf struct {

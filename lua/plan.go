@@ -125,10 +125,10 @@ func (p *Plan) shadows() (n int) {
 	return n
 }
 
-// tells is the number of integers that hook told (plan.lua) adds to a state of a key.
-func (p *Plan) tells() (n int) {
+// inForce is the number of integers that hook in_force (plan.lua) adds to a state of a key.
+func (p *Plan) inForce() (n int) {
 	for i := range p.Meters {
-		if named(p.Meters[i].Algorithm).tells {
+		if named(p.Meters[i].Algorithm).inForce {
 			n += 2
 		}
 	}

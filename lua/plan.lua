@@ -19,7 +19,7 @@
 --   rules               the rules, with their levels
 --   denied_until(s), throttled(s, since), released(s)
 --                       hooks that a feature adds to the core for keys of this plan, as are fields(s, entry) and
---                       told(s); nil if no feature has set them (the files in features/ describe each)
+--                       in_force(s); nil if no feature has set them (the files in features/ describe each)
 --   values(s, at), takes(s, w, n), later(s, from, to, wait)
 --                       hooks of a plan with values (meters/distinct.lua). values reads the values of a check or a
 --                       group from ARGV[at] on, and returns the next place. takes returns how many units of a
@@ -60,7 +60,7 @@
 --                        a time until which all that is charged at t counts in full
 --   lasts(m)             returns for how many ms a key that is not written must be kept; nil: for its span
 -- and, if a plan has settings for the algorithm that are not read here:
---   more(meter, told, plan, i, windows)  reads them from the decoded text of the plan's i-th meter
+--   more(meter, given, plan, i, windows)  reads them from the decoded text of the plan's i-th meter
 local algorithms = {}
 
 -- also_fields adds a function to a plan's hook `fields`.
@@ -82,18 +82,18 @@ end
 local NO_LEVEL = 9007199254740991 -- more than any window can hold
 
 -- read_window adds a window to the plan and to its rule.
-local function read_window(plan, rule, told)
+local function read_window(plan, rule, given)
   local w = plan.n + 1
-  local steps = told.steps or {}
-  local window = {ms = integer(told.ms, 1, 'ms'), limit = integer(told.limit, 1, 'limit'), steps = {}, has = {}}
+  local steps = given.steps or {}
+  local window = {ms = integer(given.ms, 1, 'ms'), limit = integer(given.limit, 1, 'limit'), steps = {}, has = {}}
   for i = 1, #steps, 2 do
     window.steps[#window.steps + 1] = {pct = steps[i], threshold = integer(steps[i + 1], 1, 'threshold')}
     window.has[steps[i]] = true
   end
   plan.n, rule.windows[#rule.windows + 1] = w, window
   plan.ms[w], plan.limit[w], plan.lowest[w] = window.ms, window.limit, steps[2] or NO_LEVEL
-  plan.in_flight[w] = told.in_flight and true
-  if told.in_flight then
+  plan.in_flight[w] = given.in_flight and true
+  if given.in_flight then
     plan.slots = plan.slots or {}
     plan.slots[#plan.slots + 1], rule.in_flight[int(window.ms)] = w, true
   end
@@ -107,12 +107,12 @@ local function by_used(m, used, more)
 end
 local function by_free_at(m, w, all) return m.meter.free_at(m, w, all - 1), m.meter.free_at(m, w, 0) end
 
-local function read_meter(plan, i, told, windows)
-  local algo = algorithms[told.algorithm]
-  if not algo then error('unknown algorithm ' .. tostring(told.algorithm)) end
-  local counted = told.windows or {}
+local function read_meter(plan, i, given, windows)
+  local algo = algorithms[given.algorithm]
+  if not algo then error('unknown algorithm ' .. tostring(given.algorithm)) end
+  local counted = given.windows or {}
   table.sort(counted, function(a, b) return integer(plan.ms[a], 1, 'window') > integer(plan.ms[b], 1, 'window') end)
-  local meter = {algo = algo, setting = integer(told.setting, 0, 'setting'), span = integer(told.span, 1, 'span'),
+  local meter = {algo = algo, setting = integer(given.setting, 0, 'setting'), span = integer(given.span, 1, 'span'),
                  windows = counted, n = #counted, ms = {}, lowest = NO_LEVEL}
   for name, f in pairs(algo) do meter[name] = f end -- saves a look-up at each call
   meter.look, meter.free_times = algo.look or by_used, algo.free_times or by_free_at
@@ -120,27 +120,27 @@ local function read_meter(plan, i, told, windows)
     meter.ms[place], plan.meter_of[w], plan.place_of[w] = integer(plan.ms[w], 1, 'window'), i, place
     meter.lowest = min(meter.lowest, plan.lowest[w])
   end
-  if algo.more then algo.more(meter, told, plan, i, windows) end
+  if algo.more then algo.more(meter, given, plan, i, windows) end
   plan.meters[i] = meter
 end
 
 local function read_plan(text)
-  local told, windows = cjson.decode(text), {}
+  local given, windows = cjson.decode(text), {}
   local plan = {n = 0, decides = 0, ms = {}, limit = {}, lowest = {}, in_flight = {}, meter_of = {}, place_of = {},
-                meters = {}, many = #told.meters, rules = {}, denied_until = nil, throttled = nil, released = nil,
-                slots = nil, told = nil, fields = nil, valued = nil, values = nil, takes = nil, later = nil,
+                meters = {}, many = #given.meters, rules = {}, denied_until = nil, throttled = nil, released = nil,
+                slots = nil, in_force = nil, fields = nil, valued = nil, values = nil, takes = nil, later = nil,
                 refused = nil}
-  for r, rule_told in ipairs(told.rules) do
-    local rule = {name = rule_told.name, algorithm = rule_told.algorithm, hold = integer(rule_told.hold, 0, 'hold'),
-                  shadow = rule_told.shadow and true or false, windows = {}, in_flight = {},
-                  head = rule_told.name .. ';' .. rule_told.algorithm .. ';'}
-    for _, window in ipairs(rule_told.windows) do
+  for r, one in ipairs(given.rules) do
+    local rule = {name = one.name, algorithm = one.algorithm, hold = integer(one.hold, 0, 'hold'),
+                  shadow = one.shadow and true or false, windows = {}, in_flight = {},
+                  head = one.name .. ';' .. one.algorithm .. ';'}
+    for _, window in ipairs(one.windows) do
       read_window(plan, rule, window)
       windows[plan.n] = window
     end
     plan.rules[r] = rule
   end
-  for i, meter in ipairs(told.meters) do read_meter(plan, i, meter, windows) end
+  for i, meter in ipairs(given.meters) do read_meter(plan, i, meter, windows) end
   integer(plan.n, 1, 'number of windows')
   integer(plan.many, 1, 'number of meters')
   return plan

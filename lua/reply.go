@@ -69,5 +69,5 @@ func (r *reply) windows(p *Plan, out *CheckResult) {
 	for i := range out.Windows {
 		out.Windows[i] = WindowState{Used: r.integer(), NextFreeMs: r.integer(), EmptyMs: r.integer()}
 	}
-	out.Told = r.integers(p.tells())
+	out.InForce = r.integers(p.inForce())
 }

@@ -168,8 +168,8 @@ end
 --   next_free_ms  the time at which the first of them is free again; 0 if none are used
 --   empty_ms      the time at which all of them are free again; 0 if none are used
 -- (For an in-flight window, `used` has all units: units that are charged later in a call are not in it.)
--- Then come the values of the plan's features (hook `told`). It returns the new n. (It sets the values one by one: Lua
--- sets several at once from the last to the first, and the list would grow from its end.)
+-- Then come the values of hook `in_force`. It returns the new n. (It sets the values one by one: Lua sets several at
+-- once from the last to the first, and the list would grow from its end.)
 local function window_states(reply, n, s, less)
   local plan, used = s.plan, s.used
   local in_flight, reserved = plan.in_flight, s.more > 0
@@ -188,8 +188,8 @@ local function window_states(reply, n, s, less)
     n = n + 3
     reply[n] = last
   end
-  if plan.told then
-    reply[n + 1], reply[n + 2] = plan.told(s)
+  if plan.in_force then
+    reply[n + 1], reply[n + 2] = plan.in_force(s)
     n = n + 2
   end
   return n

@@ -29,7 +29,7 @@ type option struct {
 	algorithm string
 	has       func(r *Rule) bool
 	tell      func(r *Rule, m *lua.Meter)
-	inForce   func(r *Rule, told []int64) api.InForce // converts the integers that its meter adds; nil: it adds none
+	inForce   func(r *Rule, values []int64) api.InForce // converts the integers that its meter adds; nil: it adds none
 }
 
 // optionField is one field of a rules file. Its texts are for the docs.
@@ -63,13 +63,13 @@ func (r *Rule) meterOptions() (list []option) {
 }
 
 // inForce converts the integers that the library adds to the state of a key under the rule.
-func (r *Rule) inForce(told []int64) (f api.InForce) {
-	if len(told) == 0 {
+func (r *Rule) inForce(values []int64) (f api.InForce) {
+	if len(values) == 0 {
 		return f
 	}
 	for _, o := range r.meterOptions() {
 		if o.inForce != nil {
-			return o.inForce(r, told)
+			return o.inForce(r, values)
 		}
 	}
 	return f

@@ -69,14 +69,14 @@ var penaltyOption = option{
 	algorithm: lua.Penalty,
 	has:       func(r *Rule) bool { return len(r.Penalty) > 0 && !r.Shadow && !r.Unlevelled },
 	tell: func(r *Rule, m *lua.Meter) {
-		told := lua.PenaltyOf{ForgetMs: r.Forget.Milliseconds()}
+		more := lua.PenaltyOf{ForgetMs: r.Forget.Milliseconds()}
 		for _, d := range r.Penalty {
-			told.Steps = append(told.Steps, d.Milliseconds())
+			more.Steps = append(more.Steps, d.Milliseconds())
 		}
-		m.More = told
+		m.More = more
 	},
-	inForce: func(r *Rule, told []int64) (f api.InForce) {
-		if step, until := told[0], told[1]; step > 0 {
+	inForce: func(r *Rule, values []int64) (f api.InForce) {
+		if step, until := values[0], values[1]; step > 0 {
 			of := len(r.Penalty) // the rule can have lost steps since the penalty began
 			f.Penalty = &api.Penalty{Step: min(int(step), of), Of: of, UntilMs: until}
 		}

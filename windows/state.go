@@ -108,7 +108,7 @@ func (p *Plan) State(got lua.CheckResult) KeyState {
 		states, wait := r.states(got.NowMs, got.Windows[from:from+len(r.Windows)]), time.Duration(0)
 		if r == p.Live {
 			s.add(true, states, 0)
-			s.setInForce(r.inForce(got.Told))
+			s.setInForce(r.inForce(got.InForce))
 			continue
 		}
 		if got.ShadowMs != nil {

@@ -25,8 +25,8 @@ end
 function penalty.add() end
 
 -- more reads the steps in ms, and for how many ms after its end a penalty is remembered.
-function penalty.more(meter, told, plan, i)
-  local steps, forget = told.more.steps, integer(told.more.forget, 1, 'forget')
+function penalty.more(meter, given, plan, i)
+  local steps, forget = given.more.steps, integer(given.more.forget, 1, 'forget')
   for _, ms in ipairs(steps) do integer(ms, 1, 'penalty') end
 
   local function write(s)
@@ -51,14 +51,14 @@ function penalty.more(meter, told, plan, i)
     write(s)
   end
 
-  -- told returns which step is in force and until when, 0 and 0 if none is. The hook fields adds it to a transition.
-  function plan.told(s)
+  -- in_force returns the present step and its end, 0 and 0 without one. The hook fields adds them to a transition.
+  function plan.in_force(s)
     local state = s.meters[i].total
     if state.ends <= s.now then return 0, 0 end
     return state.step, state.ends
   end
   also_fields(plan, function(s, entry)
-    local step, ends = plan.told(s)
+    local step, ends = plan.in_force(s)
     if step == 0 then return end
     entry[#entry + 1] = 'penalty'
     entry[#entry + 1] = int(min(step, #steps)) .. ',' .. int(#steps) .. ',' .. int(ends)

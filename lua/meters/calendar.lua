@@ -23,9 +23,9 @@ local MOST_UNITS = 4503599627370496 -- 2^52, far above any limit
 
 -- more reads the fields that only windows in periods have: id, which calendar window it is, from, where
 -- the period begins, and next, how long the next one lasts. The period lasts for the window's ms.
-function calendar.more(meter, told, _, _, windows)
+function calendar.more(meter, given, _, _, windows)
   meter.id, meter.from, meter.next = {}, {}, {}
-  for p, w in ipairs(told.windows or {}) do
+  for p, w in ipairs(given.windows or {}) do
     for _, name in ipairs({'id', 'from', 'next'}) do meter[name][p] = integer(windows[w][name], 1, name) end
   end
 end

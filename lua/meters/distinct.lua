@@ -113,10 +113,10 @@ local function publish(s, entry)
   end
 end
 
-function distinct.more(meter, told, plan, i)
-  local more = told.more or {}
+function distinct.more(meter, given, plan, i)
+  local more = given.more or {}
   meter.limit, meter.publish, meter.field = {}, more.publish or 0, more.field
-  for place, w in ipairs(told.windows) do meter.limit[place] = plan.limit[w] end
+  for place, w in ipairs(given.windows) do meter.limit[place] = plan.limit[w] end
   plan.valued = plan.valued or {}
   plan.valued[#plan.valued + 1] = i
   plan.values, plan.takes, plan.later, plan.refused = values, takes, later, refused_values
