@@ -9,11 +9,9 @@
 --        call); then per check: words that describe it (WORDS below), none for a plain check;
 --        and its cost. (An argument costs a thousand instructions, and so does a number.) A cost of 0 charges nothing
 --        and asks whether one unit would be admitted
--- Reply  transitions written; then per call: allowed (1|0; idempotency.lua describes
---        the value for the calls that it knows), and per check: now,
---        retry_ms (0 = it is admitted, -1 = it can never be), per window the state of
---        the key (window_states in state.lua), and per window that does not
---        decide what its retry_ms would have been
+-- Reply  transitions written; then per call: allowed (1|0; idempotency.lua describes the value for the calls that it
+--        knows), and per check: now, retry_ms (0 = it is admitted, -1 = it can never be), per window the state of the
+--        key (window_states in state.lua), and per window that does not decide what its retry_ms would have been
 --
 -- A denied call writes only its transition, if there is one, and the counts of those kinds of
 -- checks that are charged anyway. A run writes one entry for all that it charges to a key.
