@@ -226,35 +226,3 @@ func chargedSoon(t *testing.T, c *redis.Client, r *windows.Rule, cost int64) {
 	}
 	t.Error("denied after all has left")
 }
-
-// Units that are free at the end of their reservation are free earlier if the reservation is renewed to end earlier.
-func TestAReservationThatIsToEndEarlier(t *testing.T) {
-	c := streamtest.AnyRedis(t)
-	clock := int64(1_700_000_000_000)
-	r := rule("*", windows.Window{Limit: 10, Per: time.Minute})
-	r.OnExpire = windows.OnExpireFree
-	p := newProcess(t, c, &clock, 4, rulesOf(t, r))
-	requests := []counters.Request{{Plan: p.rules.Match("k"), Key: "k", Cost: 6}}
-	id := reservations.New(p.other).ID("a", requests)
-	_, err := reservations.New(p.other).Reserve(t.Context(), id, 900*time.Millisecond, "-", requests)
-	testkit.Must(t, err)
-	check := func() api.CheckAnswer {
-		a, err := p.Check(t.Context(), api.CheckRequest{Key: "k", Cost: 5})
-		testkit.Must(t, err)
-		return a
-	}
-	for range 4 { // until the mark is known
-		check()
-		clock++
-	}
-	if a := check(); a.Allowed || a.Source != api.SourceCache {
-		t.Fatalf("%+v", a)
-	}
-	_, err = reservations.New(p.other).Settle(t.Context(), p.rules, id, []int{p.other.Partition("k")}, lua.Renew,
-		20*time.Millisecond, nil, "-")
-	testkit.Must(t, err)
-	clock += freshFor.Milliseconds() + 10
-	if a := check(); !a.Allowed {
-		t.Errorf("%+v once it has ended", a)
-	}
-}

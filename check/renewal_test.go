@@ -48,20 +48,6 @@ func (l *lessees) charge(key string, units int64) {
 	testkit.Must(l.t, err)
 }
 
-// A renewal decides the calls that waited for it, even if its answer came after the next one is due.
-func TestARenewalDecidesWhoWaitedForIt(t *testing.T) {
-	_, one, renewals := nearlyFree(t)
-	a, err := one.Check(t.Context(), api.CheckRequest{Key: "k"})
-	testkit.Must(t, err)
-	one.leases.Wait()
-	if a.Allowed || a.Source != api.SourceLease || a.RetryAfterMs != 1 || *renewals != 1 {
-		t.Errorf("%+v after %d renewals", a, *renewals)
-	}
-	if a, err = one.Check(t.Context(), api.CheckRequest{Key: "k"}); err != nil || !a.Allowed {
-		t.Errorf("%+v, %v once they are free", a, err)
-	}
-}
-
 // A call that came while the answer of a renewal was under way, but after the pause that it asks for, is decided by
 // the next renewal.
 func TestARenewalDoesNotDecideWhoCameLongAfterIt(t *testing.T) {
@@ -77,28 +63,6 @@ func TestARenewalDoesNotDecideWhoCameLongAfterIt(t *testing.T) {
 			t.Errorf("after %v: %+v, %v, with %d renewals", after, d, ok, *renewals)
 		}
 	}
-}
-
-// If units come when the lease is already over, because the answer took so long, the call is not denied.
-func TestUnitsThatComeTooLate(t *testing.T) {
-	hot := rule("*", windows.Window{Limit: 1000, Per: time.Second})
-	hot.Lease = 10 * time.Millisecond
-	l := newLessees(t, streamtest.Connect(t, streamtest.Redis(t)), streamtest.Prefix(t), rulesOf(t, hot), 0)
-	one := l.start()
-	l.charge("k", 970)
-	late := l.lateRenewals(one)
-	for range 2 * lease.HotAsks {
-		a, err := one.Check(t.Context(), api.CheckRequest{Key: "k"})
-		testkit.Must(t, err)
-		one.leases.Wait()
-		if !a.Allowed {
-			t.Fatalf("%+v, though the key has room", a)
-		}
-		if *late > 0 {
-			return
-		}
-	}
-	t.Error("it took no lease")
 }
 
 // A call waits for a renewal that is not answered for only a part of the time that a check may take. Then the check
