@@ -169,10 +169,11 @@ func (w *world) do(t *testing.T, method, target, body string, headers ...string)
 	}
 	w.handler.ServeHTTP(rec, r)
 	a := answer{status: rec.Code, header: rec.Header(), text: rec.Body.String()}
-	if err := json.Unmarshal(rec.Body.Bytes(), &a.body); err != nil {
-		t.Fatalf("%s %s answers no JSON object: %v: %q", method, target, err, a.text)
+	_ = json.Unmarshal(rec.Body.Bytes(), &a.body) // a list has no fields
+	if method != http.MethodHead && !json.Valid(rec.Body.Bytes()) {
+		t.Fatalf("%s %s answers no JSON: %q", method, target, a.text)
 	}
-	if w.described {
+	if w.described && method != http.MethodHead {
 		wantDescribed(t, r, body, rec)
 	}
 	kind := a.header.Get("Content-Type")

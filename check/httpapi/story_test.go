@@ -30,6 +30,7 @@ import (
 //	$ Retry-After: 60         a header of the answer
 //	other > GET …             the same of a second process, which has heard of all overrides
 //	gone > GET …              the same of a process whose Redis is away
+//	guarded > GET …           the same with the tokens of access's example file; TOKEN:name in a header is one of them
 //	used user:1: 9            what a key has used of its first window
 //	events a 5, b 1           what has been appended since the last such line: key, count, and id if there is one
 //	outbox user:1: …          what is to be published of a key
@@ -43,12 +44,13 @@ import (
 // openapi.json too.
 type story struct {
 	*world
-	t     *testing.T
-	other *world
-	gone  *world
-	rules []*windows.Rule
-	ids   []string // of reservations and leases: the first is called ID1
-	out   []string
+	t       *testing.T
+	other   *world
+	gone    *world
+	guarded *world
+	rules   []*windows.Rule
+	ids     []string // of reservations and leases: the first is called ID1
+	out     []string
 }
 
 func TestStories(t *testing.T) {
@@ -66,6 +68,7 @@ func tell(t *testing.T, c redis.UniversalClient, path, rules string, steps []str
 	s.other = sharing(t, s.world, s.rules...)
 	s.gone = newWorld(t, streamtest.Connect(t, nobody), s.rules...)
 	s.described, s.other.described, s.gone.described = true, true, true
+	s.guarded = &world{described: true, handler: httpapi.NewRouter(newTokens(t), s.server.Routes(nil)...)}
 	s.tell(steps)
 	return s.out
 }
@@ -90,6 +93,9 @@ func (s *story) tell(lines []string) {
 			continue
 		case "gone":
 			last = s.ask(s.gone, line, strings.TrimPrefix(rest, "> "), lines[i+1:])
+			continue
+		case "guarded":
+			last = s.ask(s.guarded, line, strings.TrimPrefix(rest, "> "), lines[i+1:])
 			continue
 		case "$":
 			name, _, _ := strings.Cut(rest, ":")
@@ -150,12 +156,16 @@ func (s *story) ask(w *world, line, request string, after []string) answer {
 		text = strings.ReplaceAll(text, id, fmt.Sprint("ID", i+1))
 		text = strings.ReplaceAll(text, id[:min(40, len(id))], fmt.Sprint("ID", i+1)) // as api.Shorten has it
 	}
-	s.out = append(s.out, broken(fmt.Sprintf("< %d %s", a.status, text))...)
+	s.out = append(s.out, broken(strings.TrimSpace(fmt.Sprintf("< %d %s", a.status, text)))...)
 	return a
 }
 
+var tokens = strings.NewReplacer("TOKEN:checker", checker, "TOKEN:appender", appender, "TOKEN:reader", reader,
+	"TOKEN:operator", operator)
+
 // written returns what a text of a story means.
 func (s *story) written(text string) string {
+	text = tokens.Replace(text)
 	text = times.ReplaceAllStringFunc(text, func(m string) string {
 		part := times.FindStringSubmatch(m)
 		n, err := strconv.Atoi(part[2])
