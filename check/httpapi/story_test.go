@@ -1,6 +1,7 @@
 package httpapi_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"regexp"
@@ -37,6 +38,7 @@ import (
 //	advance 12s               time passes
 //	sweep                     a worker comes by
 //	metrics events{} 2, …     the counters of this process and of the one whose Redis is away
+//	overview 10               the lists of the page, with up to so many entries
 //	activity user 2+1         checks of a rule that were admitted and denied, published as the page reads them
 //
 // {{a 500}} means "a" 500 times. A body or header in quotes is a Go string. You write the requests and the other steps;
@@ -114,6 +116,9 @@ func (s *story) tell(lines []string) {
 			s.advance(d)
 		case "sweep":
 			s.sweep()
+		case "overview":
+			s.out = append(append(s.out, line), broken("< "+s.overview(rest))...)
+			continue
 		case "activity":
 			line = "activity" + s.published()
 		case "metrics":
@@ -219,6 +224,16 @@ func (s *story) published() (out string) {
 		out += fmt.Sprintf(" %s %d+%d", rule, counts[rule].Allowed, counts[rule].Denied)
 	}
 	return out
+}
+
+func (s *story) overview(rows string) string {
+	n, err := strconv.Atoi(rows)
+	testkit.Must(s.t, err)
+	got, err := s.server.OverviewInTurn(s.t.Context(), n)
+	testkit.Must(s.t, err)
+	text, err := json.Marshal(got)
+	testkit.Must(s.t, err)
+	return string(text)
 }
 
 func (s *story) metrics() string {
