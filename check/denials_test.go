@@ -19,33 +19,6 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// process is a process that checks, under its own prefix, and by a clock that the test moves. Redis and the process
-// have the same clock. Marks are read at once, in the caller's goroutine.
-type process struct {
-	*Service
-	rules *windows.Rules
-	// other is another process's way to the same counters.
-	other   *counters.Redis
-	metrics *Metrics
-}
-
-func newProcess(t testing.TB, c *redis.Client, clock *int64, denials int, rules *windows.Rules) *process {
-	t.Helper()
-	keys, err := stream.NewKeys(streamtest.Prefix(t), 8)
-	testkit.Must(t, err)
-	p := &process{rules: rules, metrics: NewMetrics(prometheus.NewRegistry())}
-	counter := counters.New(c, keys)
-	counter.Now = func() int64 { return *clock }
-	p.other = counters.New(c, keys)
-	p.other.Now = counter.Now
-	p.Service, err = NewService(Config{Counter: counter, Rules: func() *windows.Rules { return p.rules },
-		Timeout: 20 * time.Second, Denials: denials, Metrics: p.metrics,
-		Now: func() time.Time { return time.UnixMilli(*clock) }})
-	testkit.Must(t, err)
-	p.denials.start = func(read func()) { read() }
-	return p
-}
-
 // newService makes a Service over c, under its own prefix, with these rules and what else config has.
 func newService(t testing.TB, c *redis.Client, config Config, rules ...*windows.Rule) *Service {
 	t.Helper()
@@ -86,24 +59,27 @@ func TestDenialsFromMemoryAllowTheSame(t *testing.T) {
 	rules := []*windows.Rules{sets(4), sets(6)}
 	keys := []string{"a", "b", "z:1", "p:1", "s:1"}
 	c := streamtest.AnyRedis(t)
-	timelines, fromMemory := 0, 0
+	timelines, fromMemory, prefix := 0, 0, streamtest.Prefix(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		timelines++
-		clock := int64(1_700_000_000_000)
-		with, without := newProcess(t, c, &clock, 4, rules[0]), newProcess(t, c, &clock, 0, rules[0])
+		with := newProcesses(rt, c, fmt.Sprint(prefix, "-with-", timelines), 4, rules[0])
+		without := newProcesses(rt, c, fmt.Sprint(prefix, "-without-", timelines), 0, rules[0])
+		with.start()
+		without.start()
 		key := rapid.SampledFrom(keys)
 		cost := rapid.Int64Range(1, 4)
 		for range rapid.IntRange(10, 30).Draw(rt, "steps") {
 			k, n := key.Draw(rt, "key"), cost.Draw(rt, "cost")
 			what := rapid.IntRange(0, 19).Draw(rt, "what")
 			for i := range 1 + 3*min(1, what/8) { // checks come in bursts
-				if clock += rapid.Int64Range(0, 30).Draw(rt, "passes"); what == 19 && i == 0 {
-					clock += rapid.Int64Range(0, 2000).Draw(rt, "rests")
+				if with.clock += rapid.Int64Range(0, 30).Draw(rt, "passes"); what == 19 && i == 0 {
+					with.clock += rapid.Int64Range(0, 2000).Draw(rt, "rests")
 				}
+				without.clock = with.clock
 				fromMemory += step(t, rt, with, without, rules, what, k, n)
 			}
 			if what < 3 { // another process gave units back: known within freshFor
-				clock += freshFor.Milliseconds()
+				with.clock += freshFor.Milliseconds()
 			}
 		}
 	})
@@ -113,14 +89,15 @@ func TestDenialsFromMemoryAllowTheSame(t *testing.T) {
 }
 
 // step does the same in both processes, and returns how many answers came from memory.
-func step(t testing.TB, rt *rapid.T, with, without *process, rules []*windows.Rules, what int, key string,
+func step(t testing.TB, rt *rapid.T, with, without *processes, rules []*windows.Rules, what int, key string,
 	cost int64) (fromMemory int) {
 	ctx := context.Background()
 	plan := with.rules.Match(key)
 	reqs := []api.CheckRequest{{Key: key, Cost: cost}}
 	switch what {
 	case 0, 1, 2, 3, 4, 5:
-		for _, p := range []*process{with, without} {
+		for _, p := range []*processes{with, without} {
+			one := p.all[0]
 			var err error
 			switch what {
 			case 0:
@@ -128,9 +105,9 @@ func step(t testing.TB, rt *rapid.T, with, without *process, rules []*windows.Ru
 			case 1, 2:
 				_, _, err = p.other.Refund(ctx, plan, key, cost)
 			case 3:
-				_, err = p.Reset(ctx, key)
+				_, err = one.Reset(ctx, key)
 			case 4:
-				_, err = p.Decide(ctx, []Request{{Plan: plan, Key: key, Cost: cost, Refund: true}})
+				_, err = one.Decide(ctx, []Request{{Plan: plan, Key: key, Cost: cost, Refund: true}})
 			case 5: // another process charges
 				_, err = p.other.Check(ctx, []counters.Request{{Plan: plan, Key: key, Cost: cost}})
 			}
@@ -147,8 +124,8 @@ func step(t testing.TB, rt *rapid.T, with, without *process, rules []*windows.Ru
 	case 7:
 		reqs = append(reqs, api.CheckRequest{Key: "b", Cost: 1}, api.CheckRequest{Key: "a", Cost: 1})
 	case 8, 9:
-		a := with.CheckEach(ctx, append(reqs, api.CheckRequest{Key: "a"}))
-		b := without.CheckEach(ctx, append(reqs, api.CheckRequest{Key: "a"}))
+		a := with.all[0].CheckEach(ctx, append(reqs, api.CheckRequest{Key: "a"}))
+		b := without.all[0].CheckEach(ctx, append(reqs, api.CheckRequest{Key: "a"}))
 		for i := range a {
 			fromMemory += compare(rt, api.ChecksAnswer{Allowed: a[i].Allowed,
 				Checks: []api.CheckAnswer{a[i].CheckAnswer}},
@@ -157,8 +134,8 @@ func step(t testing.TB, rt *rapid.T, with, without *process, rules []*windows.Ru
 		}
 		return fromMemory
 	}
-	a, errA := with.CheckAll(ctx, reqs)
-	b, errB := without.CheckAll(ctx, reqs)
+	a, errA := with.all[0].CheckAll(ctx, reqs)
+	b, errB := without.all[0].CheckAll(ctx, reqs)
 	return compare(rt, a, b, errA, errB)
 }
 
@@ -186,23 +163,15 @@ func compare(rt *rapid.T, a, b api.ChecksAnswer, errA, errB error) (fromMemory i
 	return fromMemory
 }
 
-// one returns a process whose key user:1 has spent its 10 units a minute, and the calls of Redis since then.
-func one(t *testing.T, change ...func(*windows.Rule)) (*process, *int64, func() int) {
+// spent returns a process whose key user:1 has spent its 10 units a minute, and the calls of Redis since then.
+func spent(t *testing.T) (*processes, *process, func() int) {
 	t.Helper()
-	clock := int64(1_700_000_000_000)
-	c := streamtest.Connect(t, streamtest.Redis(t))
-	r := rule("user:*", windows.Window{Limit: 10, Per: time.Minute})
-	for _, f := range change {
-		f(r)
-	}
-	p := newProcess(t, c, &clock, 100, rulesOf(t, r))
-	asked := countScripts(c)
-	a, err := p.Check(t.Context(), api.CheckRequest{Key: "user:1", Cost: 10})
-	testkit.Must(t, err)
-	if !a.Allowed {
-		t.Fatalf("%+v", a)
-	}
-	return p, &clock, asked
+	c := streamtest.AnyRedis(t)
+	l := newProcesses(t, c, streamtest.Prefix(t), 100, rulesOf(t, rule("user:*", windows.Window{Limit: 10,
+		Per: time.Minute})))
+	one, asked := l.start(), countScripts(c)
+	l.ask(one, "user:1", 10)
+	return l, one, asked
 }
 
 // countScripts returns a function that returns how many scripts were run since its last call.
@@ -217,34 +186,15 @@ func countScripts(c *redis.Client) func() int {
 	return func() (asked int) { asked, n = n, 0; return asked }
 }
 
-func (p *process) ask(t testing.TB, cost int64) api.CheckAnswer {
-	t.Helper()
-	a, err := p.Check(t.Context(), api.CheckRequest{Key: "user:1", Cost: cost})
-	testkit.Must(t, err)
-	return a
-}
-
-// known makes the process know that user:1 is denied, and the mark of its partition.
-func (p *process) known(t testing.TB, clock *int64) {
-	t.Helper()
-	for range 3 { // the first answer from memory reads a mark that was not known
-		p.ask(t, 1)
-		*clock++
-	}
-	if a := p.ask(t, 1); a.Source != api.SourceCache {
-		t.Fatalf("%+v, expected an answer from memory", a)
-	}
-}
-
 // A denial holds from the time when it was asked for, less the millisecond of Redis's clock: Redis decided at some
 // time between the request and the answer.
 func TestUntilWhenADenialHolds(t *testing.T) {
-	p, clock, _ := one(t)
+	l, p, _ := spent(t)
 	asked := p.denials.now()
 	for _, key := range []string{"user:1", "user:2"} { // answered at once, and after 20 ms
-		p.denials.remember([][]counters.Request{{{Plan: p.rules.Match("user:1"), Key: key, Cost: 1}}},
+		p.denials.remember([][]counters.Request{{{Plan: l.rules.Match("user:1"), Key: key, Cost: 1}}},
 			[]counters.Verdict{{Items: []windows.KeyState{{RetryAfter: 50 * time.Millisecond}}}}, asked)
-		*clock += 20
+		l.clock += 20
 		if d, ok := p.denials.keys.Peek(key); !ok || !d.until.Equal(asked.Add(49*time.Millisecond)) {
 			t.Errorf("%s: %+v, expected 49 ms after the question", key, d)
 		}

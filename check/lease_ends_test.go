@@ -13,7 +13,6 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/lease"
 	"github.com/streamcounter/streamcounter/internal/reservations"
-	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -32,14 +31,14 @@ func (s hookedRenewals) RenewLease(ctx context.Context, plan *windows.Plan, ttl 
 }
 
 // slowRenewals reports when a renewal begins, and makes it wait.
-func (one *lessee) slowRenewals() (begun <-chan struct{}, goOn chan struct{}) {
+func (one *process) slowRenewals() (begun <-chan struct{}, goOn chan struct{}) {
 	begins, goOn := make(chan struct{}, 1), make(chan struct{})
 	one.leases.held = hookedRenewals{one.leases.held, func() { begins <- struct{}{}; <-goOn }, func() {}}
 	return begins, goOn
 }
 
 func TestALeaseThatIsToEndWhileItIsRenewed(t *testing.T) {
-	l, one := hotKey(t, streamtest.AnyRedis(t), 1)
+	l, one := hotKey(t)
 	begun, goOn := one.slowRenewals()
 	over := one.leases.Find("k").Start(1)
 	<-begun
@@ -53,7 +52,7 @@ func TestALeaseThatIsToEndWhileItIsRenewed(t *testing.T) {
 }
 
 // override sets the override of a key in another process, or clears it, and lets this process load it.
-func (l *lessees) override(one *lessee, key string, set api.Override) {
+func (l *processes) override(one *process, key string, set api.Override) {
 	l.t.Helper()
 	by, ctx := l.other.NewOverrides(nil), context.Background()
 	if set.Key = key; !set.Block && set.Windows == nil {

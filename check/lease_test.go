@@ -3,6 +3,7 @@ package check
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -23,18 +24,19 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// lessees are processes that answer checks of the same keys from leases, by a clock that the test moves.
-type lessees struct {
+// processes check the same keys, under their own prefix, by a clock that the test moves: Redis has the same clock, or
+// is behind. Marks are read at once, in the caller's goroutine.
+type processes struct {
 	t        rapid.TB
 	redis    *redis.Client
 	keys     *stream.Keys
 	clock    int64 // the processes'
 	behind   int64 // Redis's is behind it by so much
 	rules    *windows.Rules
-	denials  int
+	denials  int // that each remembers
 	metric   *Metrics
 	other    *counters.Redis // of nobody: events, resets, the sweep
-	all      []*lessee
+	all      []*process
 	admitted map[string][]admission
 	leased   int // answers from leases
 
@@ -44,7 +46,7 @@ type lessees struct {
 }
 
 // Checks implements Activity.
-func (l *lessees) Checks(_, key string, answers, units int64, allowed bool) {
+func (l *processes) Checks(_, key string, answers, units int64, allowed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.answers[outcomeOf(allowed)+" "+key] += answers
@@ -53,34 +55,33 @@ func (l *lessees) Checks(_, key string, answers, units int64, allowed bool) {
 
 type admission struct{ at, units int64 }
 
-// lessee is one process, with the timers that it has set.
-type lessee struct {
+// process is one process, with the timers that it has set.
+type process struct {
 	*Service
 	overrides *overrides.All
 	frozen    bool
 	timers    testkit.Timers
 }
 
-func newLessees(t rapid.TB, c *redis.Client, prefix string, rules *windows.Rules, n int) *lessees {
-	keys, err := stream.NewKeys(prefix, 2)
+func newProcesses(t rapid.TB, c *redis.Client, prefix string, denials int,
+	rules *windows.Rules) *processes {
+	keys, err := stream.NewKeys(prefix, 8)
 	testkit.Must(t, err)
-	l := &lessees{t: t, redis: c, keys: keys, clock: beginning, rules: rules, denials: 10,
-		metric: NewMetrics(prometheus.NewRegistry()), admitted: map[string][]admission{}, answers: map[string]int64{}, units: map[string]int64{}}
+	l := &processes{t: t, redis: c, keys: keys, clock: beginning, rules: rules,
+		denials: denials, metric: NewMetrics(prometheus.NewRegistry()), admitted: map[string][]admission{}, answers: map[string]int64{}, units: map[string]int64{}}
 	l.other = l.counter()
-	for range n {
-		l.all = append(l.all, l.start())
-	}
 	return l
 }
 
-func (l *lessees) counter() *counters.Redis {
+func (l *processes) counter() *counters.Redis {
 	counter := counters.New(l.redis, l.keys)
 	counter.Now = func() int64 { return l.clock - l.behind }
 	return counter
 }
 
-func (l *lessees) start() *lessee {
-	one := &lessee{}
+// start adds a process.
+func (l *processes) start() *process {
+	one := &process{}
 	counter := l.counter()
 	one.overrides = counter.NewOverrides(nil)
 	var err error
@@ -92,11 +93,12 @@ func (l *lessees) start() *lessee {
 	one.leases.After = func(d time.Duration, do func()) lease.Stopper {
 		return one.timers.Set(l.clock+max(d, 0).Milliseconds(), do)
 	}
+	l.all = append(l.all, one)
 	return one
 }
 
 // fire runs the timers of a process that are due.
-func (l *lessees) fire(one *lessee) {
+func (l *processes) fire(one *process) {
 	for do := one.timers.Due(l.clock); do != nil; do = one.timers.Due(l.clock) {
 		do()
 		one.leases.Wait()
@@ -104,7 +106,7 @@ func (l *lessees) fire(one *lessee) {
 }
 
 // advance lets time pass in steps of up to 20 ms.
-func (l *lessees) advance(ms int64) {
+func (l *processes) advance(ms int64) {
 	for ms > 0 {
 		step := min(ms, 20)
 		l.clock, ms = l.clock+step, ms-step
@@ -116,7 +118,7 @@ func (l *lessees) advance(ms int64) {
 	}
 }
 
-func (l *lessees) ask(one *lessee, key string, cost int64) {
+func (l *processes) ask(one *process, key string, cost int64) {
 	a, err := one.Check(context.Background(), api.CheckRequest{Key: key, Cost: cost})
 	testkit.Must(l.t, err)
 	one.leases.Wait() // those that the check did not wait for
@@ -130,7 +132,7 @@ func (l *lessees) ask(one *lessee, key string, cost int64) {
 }
 
 // recount: no window holds more than the limit, and what Redis has as used is not less than was admitted.
-func (l *lessees) recount(key string, a api.CheckAnswer) {
+func (l *processes) recount(key string, a api.CheckAnswer) {
 	st, err := l.other.Peek(context.Background(), l.rules.Match(key), key)
 	testkit.Must(l.t, err)
 	for w, window := range l.rules.Match(key).Live.Windows {
@@ -150,7 +152,7 @@ func (l *lessees) recount(key string, a api.CheckAnswer) {
 }
 
 // sweep is what a worker does: it settles what has expired.
-func (l *lessees) sweep() {
+func (l *processes) sweep() {
 	for p := range l.keys.Partitions {
 		fields, err := l.other.DueRecords(context.Background(), p, l.clock-l.behind, 1000)
 		testkit.Must(l.t, err)
@@ -168,15 +170,15 @@ func leasedRules(t testing.TB, algorithm string, limit int64) *windows.Rules {
 	return rulesOf(t, shadow, hot)
 }
 
-var lesseeSteps = []string{"burst", "burst", "burst", "advance", "advance", "freeze", "crash", "stop", "reset",
+var leaseSteps = []string{"burst", "burst", "burst", "advance", "advance", "freeze", "crash", "stop", "reset",
 	"reload", "clock", "sweep", "plain"}
 
-func (l *lessees) step(rulesOf func(limit int64) *windows.Rules) {
+func (l *processes) step(rulesOf func(limit int64) *windows.Rules) {
 	key := rapid.SampledFrom([]string{"a", "s:1"}).Draw(l.t.(*rapid.T), "key")
 	rt := l.t.(*rapid.T)
 	i := rapid.IntRange(0, len(l.all)-1).Draw(rt, "process")
 	one := l.all[i]
-	switch rapid.SampledFrom(lesseeSteps).Draw(rt, "step") {
+	switch rapid.SampledFrom(leaseSteps).Draw(rt, "step") {
 	case "burst":
 		cost := rapid.Int64Range(1, 3).Draw(rt, "cost")
 		for range rapid.IntRange(1, 60).Draw(rt, "times") {
@@ -194,10 +196,12 @@ func (l *lessees) step(rulesOf func(limit int64) *windows.Rules) {
 		l.sweep()
 	case "crash":
 		one.leases.Stop()
-		l.all[i] = l.start()
+		l.all = slices.Delete(l.all, i, i+1)
+		l.start()
 	case "stop":
 		one.Close()
-		l.all[i] = l.start()
+		l.all = slices.Delete(l.all, i, i+1)
+		l.start()
 	case "reset":
 		_, err := l.other.Reset(context.Background(), l.rules.Match(key), key)
 		testkit.Must(rt, err)
@@ -231,7 +235,10 @@ func TestLeasesEqualTheRecount(t *testing.T) {
 			rules := func(limit int64) *windows.Rules { return leasedRules(t, algorithm, limit) }
 			rapid.Check(t, func(rt *rapid.T) {
 				run++
-				l := newLessees(rt, c, fmt.Sprint(prefix, "-", run), rules(150), 3)
+				l := newProcesses(rt, c, fmt.Sprint(prefix, "-", run), 10, rules(150))
+				for range 3 {
+					l.start()
+				}
 				for range rapid.IntRange(1, 30).Draw(rt, "steps") {
 					l.step(rules)
 				}
@@ -247,24 +254,23 @@ func TestLeasesEqualTheRecount(t *testing.T) {
 	}
 }
 
-// hotKey returns one process with a lease on a key, and a rule of 1000 in a second.
-func hotKey(t *testing.T, c *redis.Client, n int) (*lessees, *lessee) {
+// hotKey returns a process with a lease on the key k, under a rule of 1000 in a second.
+func hotKey(t *testing.T) (*processes, *process) {
 	t.Helper()
 	hot := rule("*", windows.Window{Limit: 1000, Per: time.Second})
 	hot.Lease = 100 * time.Millisecond
-	l := newLessees(t, c, streamtest.Prefix(t), rulesOf(t, hot), n)
-	for _, one := range l.all {
-		for range lease.HotAsks + 5 {
-			l.ask(one, "k", 1)
-		}
-		if g := one.leases.Find("k").Grant(); g == nil || one.leases.Find("k").Left() == 0 {
-			t.Fatalf("no lease after %d checks: %+v", lease.HotAsks+5, g)
-		}
+	l := newProcesses(t, streamtest.AnyRedis(t), streamtest.Prefix(t), 10, rulesOf(t, hot))
+	one := l.start()
+	for range lease.HotAsks + 5 {
+		l.ask(one, "k", 1)
 	}
-	return l, l.all[0]
+	if g := one.leases.Find("k").Grant(); g == nil || one.leases.Find("k").Left() == 0 {
+		t.Fatalf("no lease after %d checks: %+v", lease.HotAsks+5, g)
+	}
+	return l, one
 }
 
-func (l *lessees) used(key string) int64 {
+func (l *processes) used(key string) int64 {
 	st, err := l.other.Peek(context.Background(), l.rules.Match(key), key)
 	testkit.Must(l.t, err)
 	return st.Windows[0].Used

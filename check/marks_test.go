@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/internal/counters"
 )
 
 // hookedMarks call a function when they were read, before the reader receives them. It may make the reading fail.
@@ -23,30 +21,6 @@ func (m hookedMarks) Freed(ctx context.Context, parts []int) ([]string, error) {
 }
 
 var errNoMarks = errors.New("no")
-
-// A reading of marks decides for calls that came before it, however long it takes. For later calls it decides while
-// it is less than freshFor old.
-func TestAReadingThatTakesLong(t *testing.T) {
-	p, clock, _ := one(t)
-	p.known(t, clock)
-	*clock += 50
-	came := p.denials.now()
-	p.denials.counter = hookedMarks{p.denials.counter, func() error {
-		*clock += freshFor.Milliseconds()
-		_, err := p.other.Reset(t.Context(), p.rules.Match("user:1"), "user:1")
-		return err
-	}}
-	request := counters.Request{Plan: p.rules.Match("user:1"), Key: "user:1", Cost: 1}
-	if reading, _ := p.denials.await(request, came); reading == nil {
-		t.Error("the mark is not read")
-	}
-	if _, known := p.denials.lookup(request, came); known != certain {
-		t.Error("it was denied when the call came")
-	}
-	if _, known := p.denials.lookup(request, came.Add(time.Millisecond)); known == certain {
-		t.Error("denied, though the mark was read before the call came, and too long ago")
-	}
-}
 
 // holdMarks makes readings of marks fail, with the end of the test and not before.
 func holdMarks(t *testing.T, d *denials) {
@@ -83,7 +57,7 @@ func (m *marksOfShards) Freed(ctx context.Context, parts []int) ([]string, error
 // A call has two keys. One is denied for certain, although the marks of the other key's shard do not come.
 func TestAShardWhoseMarksDoNotCome(t *testing.T) {
 	for _, silent := range []string{"user:1", "user:2"} {
-		p, clock, asked := one(t)
+		l, p, asked := spent(t)
 		ends := make(chan struct{})
 		defer close(ends)
 		shards := &marksOfShards{p.denials.counter, -1, ends}
@@ -94,9 +68,9 @@ func TestAShardWhoseMarksDoNotCome(t *testing.T) {
 		reqs := []api.CheckRequest{{Key: "user:1"}, {Key: "user:2", Cost: 10}}
 		for range 6 { // until both marks are known
 			p.CheckEach(t.Context(), reqs)
-			*clock += 10
+			l.clock += 10
 		}
-		*clock += 50
+		l.clock += 50
 		shards.silent = shards.Shard(silent)
 		p.denials.start = func(read func()) { go read() }
 		asked()
@@ -109,7 +83,7 @@ func TestAShardWhoseMarksDoNotCome(t *testing.T) {
 
 // Calls that do not wait for marks, and calls that are decided without them, cause no reading before it is due.
 func TestMarksThatNobodyAwaits(t *testing.T) {
-	p, clock, _ := one(t)
+	l, p, _ := spent(t)
 	reqs := make([]api.CheckRequest, p.config.Counter.Partitions()) // one in each
 	for i, n := 0, 0; n < len(reqs); i++ {
 		key := fmt.Sprint("user:", i)
@@ -119,22 +93,22 @@ func TestMarksThatNobodyAwaits(t *testing.T) {
 	}
 	for range 6 { // until all marks are known
 		p.CheckEach(t.Context(), reqs)
-		*clock += 10
+		l.clock += 10
 	}
 	readings := 0
 	p.denials.counter = hookedMarks{p.denials.counter, func() error { readings++; return nil }}
 	for i := range 100 { // each is old when it is asked for
-		*clock += 10
+		l.clock += 10
 		p.CheckEach(t.Context(), reqs[i%8:i%8+1])
 	}
 	if readings > 34 {
 		t.Errorf("marks were read %d times in a second", readings)
 	}
-	*clock += 50
+	l.clock += 50
 	if a, err := p.Check(t.Context(), reqs[0]); err != nil || a.Source != api.SourceCache {
 		t.Errorf("%+v, %v", a, err)
 	}
-	*clock += 10
+	l.clock += 10
 	readings = 0
 	if all, err := p.CheckAll(t.Context(), []api.CheckRequest{reqs[1], reqs[0]}); err != nil || all.Allowed {
 		t.Errorf("%+v, %v", all, err)

@@ -7,14 +7,11 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
-	"github.com/streamcounter/streamcounter/internal/lease"
-	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // lateRenewals makes renewals be answered 60 ms after Redis has answered, and counts them.
-func (l *lessees) lateRenewals(one *lessee) (renewals *int) {
+func (l *processes) lateRenewals(one *process) (renewals *int) {
 	renewals = new(int)
 	one.leases.held = hookedRenewals{one.leases.held, func() {}, func() { l.clock += 60; *renewals++ }}
 	return renewals
@@ -22,19 +19,10 @@ func (l *lessees) lateRenewals(one *lessee) (renewals *int) {
 
 // nearlyFree returns a process with a lease of a key. Others have filled the key's window for 10 ms more, and
 // renewals are answered 60 ms late.
-func nearlyFree(t *testing.T) (l *lessees, one *lessee, renewals *int) {
+func nearlyFree(t *testing.T) (l *processes, one *process, renewals *int) {
 	t.Helper()
-	hot := rule("*", windows.Window{Limit: 1000, Per: time.Second})
-	hot.Lease = 100 * time.Millisecond
-	l = newLessees(t, streamtest.Connect(t, streamtest.Redis(t)), streamtest.Prefix(t), rulesOf(t, hot), 0)
-	one = l.start()
+	l, one = hotKey(t)
 	begun := l.clock
-	for range 2 * lease.HotAsks {
-		l.ask(one, "k", 1)
-	}
-	if one.leases.Find("k") == nil {
-		t.Fatal("it has no lease")
-	}
 	l.clock += 200 // what it had is charged by the next renewal
 	l.charge("k", 1000)
 	l.clock = begun + 1190 // 10 ms before those are free, and all else is
@@ -42,7 +30,7 @@ func nearlyFree(t *testing.T) (l *lessees, one *lessee, renewals *int) {
 }
 
 // charge makes others use units, even if there is no room for them.
-func (l *lessees) charge(key string, units int64) {
+func (l *processes) charge(key string, units int64) {
 	_, err := l.other.Check(context.Background(), []counters.Request{{Plan: l.rules.Match(key), Key: key, Cost: units,
 		Mode: api.ModeCharge}})
 	testkit.Must(l.t, err)
@@ -68,7 +56,7 @@ func TestARenewalDoesNotDecideWhoCameLongAfterIt(t *testing.T) {
 // A call waits for a renewal that is not answered for only a part of the time that a check may take. Then the check
 // goes to Redis.
 func TestARenewalThatIsNotAnswered(t *testing.T) {
-	l, one := hotKey(t, streamtest.Connect(t, streamtest.Redis(t)), 1)
+	l, one := hotKey(t)
 	one.config.Timeout = 4 * time.Second
 	begun, goOn := one.slowRenewals()
 	l.clock += 1000

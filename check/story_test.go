@@ -37,9 +37,9 @@ import (
 //
 // What else there is has a short comment in steps. A denial says when the key is free, since the beginning.
 type story struct {
-	*lessees
+	*processes
 	t     *testing.T
-	one   *lessee
+	one   *process
 	calls func() int // scripts since the last step
 	ran   int        // scripts in the last step
 	held  string     // the last reservation
@@ -114,12 +114,11 @@ func (s *story) begin(denials string, others bool, rules string) {
 		s.rules = parsed
 		return
 	}
-	c := streamtest.AnyRedis(s.t)
-	s.lessees = newLessees(s.t, c, streamtest.Prefix(s.t), parsed, 0)
-	s.denials, err = strconv.Atoi(cmp.Or(denials, "0"))
+	n, err := strconv.Atoi(cmp.Or(denials, "0"))
 	testkit.Must(s.t, err)
+	c := streamtest.AnyRedis(s.t)
+	s.processes = newProcesses(s.t, c, streamtest.Prefix(s.t), n, parsed)
 	s.one, s.calls = s.start(), countScripts(c)
-	s.all = append(s.all, s.one)
 }
 
 // said makes a step of what answers with one text.
@@ -243,6 +242,11 @@ func (s *story) marksBecome(_ context.Context, a args) error {
 		d.counter = hookedMarks{d.counter, func() error { return errNoMarks }}
 	case "hang":
 		holdMarks(s.t, d)
+	case "reset": // another process resets a key while they are read
+		d.counter = hookedMarks{d.counter, func() error {
+			s.clock += a.duration().Milliseconds()
+			return s.changes()["reset"](s.t.Context(), args{s.t, a.words[1:]})
+		}}
 	default:
 		d.counter = hookedMarks{d.counter, func() error { s.clock += a.duration().Milliseconds(); return nil }}
 	}
@@ -293,7 +297,8 @@ func (s *story) request(words []string) (context.Context, api.CheckRequest) {
 // check checks a key once or several times, and returns each answer that differs from the one before.
 func (s *story) check(a args) (out []string) {
 	n, pass := 1, time.Duration(0)
-	if m := times.FindStringSubmatch(a.key()); m != nil {
+	m := times.FindStringSubmatch(a.key())
+	if m != nil {
 		n, _ = strconv.Atoi(m[1])
 		a.words = a.words[1:]
 	}
@@ -306,13 +311,13 @@ func (s *story) check(a args) (out []string) {
 		r.Key = strings.ReplaceAll(r.Key, "#", strconv.Itoa(i))
 		got, err := s.one.Check(ctx, r)
 		s.one.leases.Wait()
-		text := s.told(got, err, n > 1)
+		text := s.told(got, err, m != nil)
 		if equal++; text != before {
 			before, equal = text, 1
 			out = append(out, "")
 		}
 		out[len(out)-1] = text
-		if n > 1 {
+		if m != nil {
 			out[len(out)-1] = fmt.Sprintf("%dx %s", equal, text)
 		}
 		s.advance(pass.Milliseconds())
