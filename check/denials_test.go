@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -176,14 +177,14 @@ func spent(t *testing.T) (*processes, *process, func() int) {
 
 // countScripts returns a function that returns how many scripts were run since its last call.
 func countScripts(c *redis.Client) func() int {
-	n := 0
+	var n atomic.Int64
 	c.AddHook(streamtest.OnCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
 		if streamtest.IsScript(cmd) {
-			n++
+			n.Add(1)
 		}
 		return next(ctx, cmd)
 	}))
-	return func() (asked int) { asked, n = n, 0; return asked }
+	return func() int { return int(n.Swap(0)) }
 }
 
 // A denial holds from the time when it was asked for, less the millisecond of Redis's clock: Redis decided at some
