@@ -163,6 +163,9 @@ func (s *story) steps() map[string]func(args) []string {
 	return steps
 }
 
+// errOf returns the error of a call, without its answer.
+func errOf[T any](_ T, err error) error { return err }
+
 // changes are the steps without an answer.
 func (s *story) changes() map[string]func(ctx context.Context, a args) error {
 	plan := func(a args) *windows.Plan { return s.rules.Match(a.key()) }
@@ -171,19 +174,15 @@ func (s *story) changes() map[string]func(ctx context.Context, a args) error {
 		"stopped": func(_ context.Context, a args) error { s.clock += a.duration().Milliseconds(); return nil },
 		"sweep":   func(context.Context, args) error { s.sweep(); return nil },
 		"close":   func(context.Context, args) error { s.one.Close(); return nil },
-		"reset": func(ctx context.Context, a args) error {
-			_, err := s.other.Reset(ctx, plan(a), a.key())
-			return err
-		},
+		"reset":   func(ctx context.Context, a args) error { return errOf(s.other.Reset(ctx, plan(a), a.key())) },
 		"refund": func(ctx context.Context, a args) error {
 			_, _, err := s.other.Refund(ctx, plan(a), a.key(), a.units())
 			return err
 		},
 		"charge": func(_ context.Context, a args) error { s.charge(a.key(), a.units()); return nil },
-		"forget": func(ctx context.Context, a args) error { _, err := s.one.Reset(ctx, a.key()); return err },
+		"forget": func(ctx context.Context, a args) error { return errOf(s.one.Reset(ctx, a.key())) },
 		"giveback": func(ctx context.Context, a args) error {
-			_, err := s.one.Decide(ctx, []Request{{Key: a.key(), Plan: plan(a), Cost: a.units(), Refund: true}})
-			return err
+			return errOf(s.one.Decide(ctx, []Request{{Key: a.key(), Plan: plan(a), Cost: a.units(), Refund: true}}))
 		},
 		"reserve": func(ctx context.Context, a args) error { // for the last word
 			got, err := s.one.Reserve(ctx, api.ReservationRequest{TTLMs: a.duration().Milliseconds(),
@@ -192,12 +191,10 @@ func (s *story) changes() map[string]func(ctx context.Context, a args) error {
 			return err
 		},
 		"renew": func(ctx context.Context, a args) error { // the reservation
-			_, err := s.one.Renew(ctx, s.held, api.RenewRequest{TTLMs: a.duration().Milliseconds()})
-			return err
+			return errOf(s.one.Renew(ctx, s.held, api.RenewRequest{TTLMs: a.duration().Milliseconds()}))
 		},
 		"lease": func(_ context.Context, a args) error { // by a client
-			_, err := s.one.Lease(api.LeaseRequest{Key: a.key(), Want: a.units()})
-			return err
+			return errOf(s.one.Lease(api.LeaseRequest{Key: a.key(), Want: a.units()}))
 		},
 		"renewal":  func(_ context.Context, a args) error { s.one.leases.Find(a.key()).Start(1); return nil },
 		"override": s.overridden,

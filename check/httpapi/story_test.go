@@ -38,6 +38,9 @@ import (
 //	advance 12s               time passes
 //	sweep                     a worker comes by
 //	metrics events{} 2, …     the counters of this process and of the one whose Redis is away
+//	lives k: 10m0s            how long Redis keeps the memory of an Idempotency-Key, rounded up to minutes
+//	foreign events user:1 …   Redis has this text in place of the events of a key's partition, or of the memory of an
+//	                          Idempotency-Key; foreign list idempotency k a list
 //	overview 10               the lists of the page, with up to so many entries
 //	activity user 2+1         checks of a rule that were admitted and denied, published as the page reads them
 //
@@ -116,6 +119,12 @@ func (s *story) tell(lines []string) {
 			s.advance(d)
 		case "sweep":
 			s.sweep()
+		case "lives":
+			key, _, _ := strings.Cut(rest, ":")
+			ttl := s.redis.PTTL(s.t.Context(), s.keys.Idempotency(s.keys.Partition(key), key)).Val()
+			line = fmt.Sprintf("lives %s: %s", key, (ttl + time.Minute - 1).Truncate(time.Minute))
+		case "foreign":
+			s.foreign(strings.SplitN(rest, " ", 3))
 		case "overview":
 			s.out = append(append(s.out, line), broken("< "+s.overview(rest))...)
 			continue
@@ -224,6 +233,24 @@ func (s *story) published() (out string) {
 		out += fmt.Sprintf(" %s %d+%d", rule, counts[rule].Allowed, counts[rule].Denied)
 	}
 	return out
+}
+
+// foreign writes something foreign into Redis.
+func (s *story) foreign(words []string) {
+	ctx, list := s.t.Context(), words[0] == "list"
+	if list {
+		words = words[1:]
+	}
+	name := s.keys.Events(s.keys.Partition(words[1]))
+	if words[0] == "idempotency" {
+		name = s.keys.Idempotency(s.keys.Partition(words[1]), words[1])
+	}
+	testkit.Must(s.t, s.redis.Del(ctx, name).Err())
+	if list {
+		testkit.Must(s.t, s.redis.LPush(ctx, name, "a").Err())
+		return
+	}
+	testkit.Must(s.t, s.redis.Set(ctx, name, strings.Join(words[2:], ""), 0).Err())
 }
 
 func (s *story) overview(rows string) string {
