@@ -26,7 +26,8 @@ import (
 // A story is a file of testdata: rules, a line of dashes, and what is asked under them, one step a line:
 //
 //	> GET /v1/check?key=a     a request, with its body after the target, and the answer below it
-//	: Idempotency-Key: x      a header of the request above; Peer is whose connection it is
+//	: Idempotency-Key: x      a header of the request above; Peer is whose connection it is, and X-Request-Id without a
+//	                          value leaves it out
 //	< 200 {…}                 the answer, broken into lines
 //	$ Retry-After: 60         a header of the answer
 //	other > GET …             the same of a second process, which has heard of all overrides
@@ -44,7 +45,7 @@ import (
 //	overview 10               the lists of the page, with up to so many entries
 //	activity user 2+1         checks of a rule that were admitted and denied, published as the page reads them
 //
-// {{a 500}} means "a" 500 times. A body or header in quotes is a Go string. You write the requests and the other steps;
+// MADE is a request id that the server made. {{a 500}} means "a" 500 times. A body or header in quotes is a Go string. You write the requests and the other steps;
 // go test ./check/httpapi -run Stories -update writes the answers. A reviewer reads them. They are compared with
 // openapi.json too.
 type story struct {
@@ -148,13 +149,23 @@ var times = regexp.MustCompile(`\{\{(.+?) (\d+)\}\}`)
 func (s *story) ask(w *world, line, request string, after []string) answer {
 	s.t.Helper()
 	s.out = append(s.out, line)
-	headers := []string{"X-Request-Id: story"}
+	var headers []string
+	id := "X-Request-Id: story"
 	for _, h := range after {
 		if !strings.HasPrefix(h, ": ") {
 			break
 		}
 		s.out = append(s.out, h)
-		headers = append(headers, s.written(h[len(": "):]))
+		header := s.written(h[len(": "):])
+		if strings.HasPrefix(header, "X-Request-Id") {
+			id = ""
+		}
+		if header != "X-Request-Id" {
+			headers = append(headers, header)
+		}
+	}
+	if id != "" {
+		headers = append(headers, id)
 	}
 	for i, id := range s.ids {
 		request = strings.ReplaceAll(request, fmt.Sprint("ID", i+1), id)
@@ -166,6 +177,10 @@ func (s *story) ask(w *world, line, request string, after []string) answer {
 		s.ids = append(s.ids, id)
 	}
 	text := strings.ReplaceAll(strings.TrimSpace(a.text), `,"request_id":"story"`, "")
+	if made := a.header.Get("X-Request-Id"); len(made) >= 20 && !slices.Contains(headers, "X-Request-Id: "+made) {
+		text = strings.ReplaceAll(text, made, "MADE")
+		a.header.Set("X-Request-Id", "MADE")
+	}
 	for i, id := range s.ids {
 		text = strings.ReplaceAll(text, id, fmt.Sprint("ID", i+1))
 		text = strings.ReplaceAll(text, id[:min(40, len(id))], fmt.Sprint("ID", i+1)) // as api.Shorten has it
