@@ -102,24 +102,6 @@ func TestEventsAreRefusedWhileWorkersAreBehind(t *testing.T) {
 	wantStatus(t, world(30*time.Second).do(t, "POST", "/v1/events", `{"key":"user:42"}`), 202)
 }
 
-// Fields of other requests have no meaning in an event, and values have the names that rules give them.
-func TestOnlyTheFieldsOfAnEventAreSpelledExactly(t *testing.T) {
-	for body, refused := range map[string]bool{
-		`{"key":"a","zone":null}`:           false,
-		`{"key":"a","Zone":"x","Starts":1}`: false,
-		`{"key":"a","values":{"Zone":"x"}}`: false,
-		`{"key":"a","values":{"Key":"x"}}`:  false,
-		`{"key":"a","Key":"b"}`:             true,
-		`{"key":"a","id":null}`:             true,
-		`{"key":"a","valueſ":{"user":"x"}}`: true,
-		`{"values":{"u":"x","u":"y"}}`:      true,
-	} {
-		if _, err := httpapi.DecodeEvent([]byte(body)); (err != nil) != refused {
-			t.Errorf("%s: %v", body, err)
-		}
-	}
-}
-
 // A body of bad lines names the first thousand, and one of too many is not read to its end.
 func TestEventsAreBounded(t *testing.T) {
 	w := newWorld(t, streamtest.AnyRedis(t), tenAMinute)
