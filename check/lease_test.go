@@ -68,7 +68,8 @@ func newProcesses(t rapid.TB, c *redis.Client, prefix string, denials int,
 	keys, err := stream.NewKeys(prefix, 8)
 	testkit.Must(t, err)
 	l := &processes{t: t, redis: c, keys: keys, clock: beginning, rules: rules,
-		denials: denials, metric: NewMetrics(prometheus.NewRegistry()), admitted: map[string][]admission{}, answers: map[string]int64{}, units: map[string]int64{}}
+		denials: denials, metric: NewMetrics(prometheus.NewRegistry()), admitted: map[string][]admission{},
+		answers: map[string]int64{}, units: map[string]int64{}}
 	l.other = l.counter()
 	return l
 }

@@ -209,13 +209,6 @@ func (w *world) used(t *testing.T, key string) int64 {
 	return int64(n)
 }
 
-func (w *world) wantUsed(t *testing.T, key string, want int64) {
-	t.Helper()
-	if used := w.used(t, key); used != want {
-		t.Errorf("%d units of %s are used, want %d", used, key, want)
-	}
-}
-
 func wantStatus(t *testing.T, a answer, status int) {
 	t.Helper()
 	if a.status != status {

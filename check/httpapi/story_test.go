@@ -45,9 +45,9 @@ import (
 //	overview 10               the lists of the page, with up to so many entries
 //	activity user 2+1         checks of a rule that were admitted and denied, published as the page reads them
 //
-// MADE is a request id that the server made. {{a 500}} means "a" 500 times. A body or header in quotes is a Go string. You write the requests and the other steps;
-// go test ./check/httpapi -run Stories -update writes the answers. A reviewer reads them. They are compared with
-// openapi.json too.
+// MADE is a request id that the server made. {{a 500}} means "a" 500 times. A body or header in quotes is a Go string.
+// You write the requests and the other steps; go test ./check/httpapi -run Stories -update writes the answers. A
+// reviewer reads them. They are compared with openapi.json too.
 type story struct {
 	*world
 	t       *testing.T
