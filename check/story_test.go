@@ -202,13 +202,8 @@ func (s *story) changes() map[string]func(ctx context.Context, a args) error {
 		"sent":     s.sent,
 		"arrives":  func(context.Context, args) error { s.late(); return nil },
 		"marks":    s.marksBecome,
-		"renewals": func(_ context.Context, a args) error { s.renewalsTake(a.duration()); return nil },
+		"renewals": func(_ context.Context, a args) error { s.lateRenewals(s.one, a.duration()); return nil },
 	}
-}
-
-// renewalsTake lets time pass before the answers of renewals come.
-func (s *story) renewalsTake(d time.Duration) {
-	s.one.leases.held = hookedRenewals{s.one.leases.held, func() {}, func() { s.clock += d.Milliseconds() }}
 }
 
 func (s *story) overridden(_ context.Context, a args) error {
