@@ -21,9 +21,9 @@ import (
 
 // others are processes that lease, reserve, settle and sweep units of the key k while one remembers its denials.
 type others struct {
-	*process
+	*processes
 	*rapid.T
-	clock  *int64
+	one    *process
 	plan   *windows.Plan
 	leased map[string]int64 // lease → its units
 	open   []held
@@ -109,17 +109,9 @@ func (o *others) settle() {
 	}
 }
 
-func (o *others) sweep() {
-	p := o.other.Partition("k")
-	fields, err := o.other.DueRecords(context.Background(), p, *o.clock, 1000)
-	testkit.Must(o.T, err)
-	_, _, err = reservations.New(o.other).Sweep(context.Background(), p, o.rules, fields)
-	testkit.Must(o.T, err)
-}
-
 // check makes the one process check, and returns whether it denied from memory. Then Redis denies too.
 func (o *others) check(cost int64) bool {
-	a, err := o.Check(context.Background(), api.CheckRequest{Key: "k", Cost: cost})
+	a, err := o.one.Check(context.Background(), api.CheckRequest{Key: "k", Cost: cost})
 	testkit.Must(o.T, err)
 	if a.Source != api.SourceCache {
 		return false
@@ -136,19 +128,21 @@ func (o *others) check(cost int64) bool {
 // No denial from memory is false for longer than marks may take, under any order of leases and reservations.
 func TestReservationsLeaveDenialsTrue(t *testing.T) {
 	c := streamtest.AnyRedis(t)
-	timelines, fromMemory := 0, 0
+	timelines, fromMemory, prefix := 0, 0, streamtest.Prefix(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		timelines++
 		// A day ends 1.5 s after the second one.
-		clock := rapid.SampledFrom([]int64{1_700_000_000_000, 1_700_006_398_500}).Draw(rt, "start")
+		start := rapid.SampledFrom([]int64{beginning, 1_700_006_398_500}).Draw(rt, "start")
 		rules, err := windows.NewRules(drawnRules(rt))
 		if err != nil {
 			rt.Skip(err.Error())
 		}
-		o := &others{process: newProcess(t, c, &clock, 4, rules), T: rt, clock: &clock, leased: map[string]int64{}}
+		o := &others{processes: newProcesses(rt, c, fmt.Sprint(prefix, "-", timelines), 4, rules), T: rt,
+			leased: map[string]int64{}}
+		o.clock, o.one = start, o.start()
 		o.plan = rules.Match("k")
 		for range rapid.IntRange(40, 150).Draw(rt, "steps") {
-			clock += rapid.Int64Range(0, 60).Draw(rt, "passes")
+			o.clock += rapid.Int64Range(0, 60).Draw(rt, "passes")
 			cost := rapid.SampledFrom([]int64{1, 4, 9, 14, 18, 20}).Draw(rt, "cost")
 			switch rapid.IntRange(0, 11).Draw(rt, "what") {
 			case 0, 1, 2:
@@ -165,7 +159,7 @@ func TestReservationsLeaveDenialsTrue(t *testing.T) {
 				}
 				continue
 			}
-			clock += freshFor.Milliseconds()
+			o.clock += freshFor.Milliseconds()
 		}
 	})
 	if !testing.Short() && fromMemory < timelines { // a few draws may have none
@@ -186,18 +180,19 @@ func TestALeaseThatIsChargedSoon(t *testing.T) {
 // chargedSoon makes a check that is denied while most units are leased, and soon charged. It compares with Redis
 // until the check is not denied any more.
 func chargedSoon(t *testing.T, c *redis.Client, r *windows.Rule, cost int64) {
-	clock := int64(1_700_000_000_000) - 100 // of a fixed window
-	p := newProcess(t, c, &clock, 4, rulesOf(t, r))
+	p := newProcesses(t, c, streamtest.Prefix(t), 4, rulesOf(t, r))
+	p.clock = beginning - 100 // of a fixed window
+	one := p.start()
 	check := func(cost int64) bool {
-		a, err := p.Check(t.Context(), api.CheckRequest{Key: "k", Cost: cost})
+		a, err := one.Check(t.Context(), api.CheckRequest{Key: "k", Cost: cost})
 		testkit.Must(t, err)
 		return a.Allowed
 	}
 	for range 3 { // until the mark is known
 		check(20)
-		clock++
+		p.clock++
 	}
-	clock += 3000
+	p.clock += 3000
 	check(1)
 	look := counters.Request{Plan: p.rules.Match("k"), Key: "k", Cost: cost, Mode: api.ModeLook}
 	renew := func(had, used, want int64) {
@@ -213,8 +208,8 @@ func chargedSoon(t *testing.T, c *redis.Client, r *windows.Rule, cost int64) {
 		t.Fatal("most is leased")
 	}
 	renew(14, 13, 1)
-	clock += freshFor.Milliseconds()
-	for end := clock + 4000; clock < end; clock += 5 {
+	p.clock += freshFor.Milliseconds()
+	for end := p.clock + 4000; p.clock < end; p.clock += 5 {
 		allowed, err := p.other.Check(t.Context(), []counters.Request{look})
 		testkit.Must(t, err)
 		if got := check(cost); got != allowed.Allowed {
@@ -225,36 +220,4 @@ func chargedSoon(t *testing.T, c *redis.Client, r *windows.Rule, cost int64) {
 		}
 	}
 	t.Error("denied after all has left")
-}
-
-// Units that are free at the end of their reservation are free earlier if the reservation is renewed to end earlier.
-func TestAReservationThatIsToEndEarlier(t *testing.T) {
-	c := streamtest.AnyRedis(t)
-	clock := int64(1_700_000_000_000)
-	r := rule("*", windows.Window{Limit: 10, Per: time.Minute})
-	r.OnExpire = windows.OnExpireFree
-	p := newProcess(t, c, &clock, 4, rulesOf(t, r))
-	requests := []counters.Request{{Plan: p.rules.Match("k"), Key: "k", Cost: 6}}
-	id := reservations.New(p.other).ID("a", requests)
-	_, err := reservations.New(p.other).Reserve(t.Context(), id, 900*time.Millisecond, "-", requests)
-	testkit.Must(t, err)
-	check := func() api.CheckAnswer {
-		a, err := p.Check(t.Context(), api.CheckRequest{Key: "k", Cost: 5})
-		testkit.Must(t, err)
-		return a
-	}
-	for range 4 { // until the mark is known
-		check()
-		clock++
-	}
-	if a := check(); a.Allowed || a.Source != api.SourceCache {
-		t.Fatalf("%+v", a)
-	}
-	_, err = reservations.New(p.other).Settle(t.Context(), p.rules, id, []int{p.other.Partition("k")}, lua.Renew,
-		20*time.Millisecond, nil, "-")
-	testkit.Must(t, err)
-	clock += freshFor.Milliseconds() + 10
-	if a := check(); !a.Allowed {
-		t.Errorf("%+v once it has ended", a)
-	}
 }

@@ -7,66 +7,31 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
-	"github.com/streamcounter/streamcounter/internal/lease"
-	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
-// lateRenewals makes renewals be answered 60 ms after Redis has answered, and counts them.
-func (l *lessees) lateRenewals(one *lessee) (renewals *int) {
-	renewals = new(int)
-	one.leases.held = hookedRenewals{one.leases.held, func() {}, func() { l.clock += 60; *renewals++ }}
-	return renewals
-}
-
-// nearlyFree returns a process with a lease of a key. Others have filled the key's window for 10 ms more, and
-// renewals are answered 60 ms late.
-func nearlyFree(t *testing.T) (l *lessees, one *lessee, renewals *int) {
-	t.Helper()
-	hot := rule("*", windows.Window{Limit: 1000, Per: time.Second})
-	hot.Lease = 100 * time.Millisecond
-	l = newLessees(t, streamtest.Connect(t, streamtest.Redis(t)), streamtest.Prefix(t), rulesOf(t, hot), 0)
-	one = l.start()
-	begun := l.clock
-	for range 2 * lease.HotAsks {
-		l.ask(one, "k", 1)
-	}
-	if one.leases.Find("k") == nil {
-		t.Fatal("it has no lease")
-	}
-	l.clock += 200 // what it had is charged by the next renewal
-	l.charge("k", 1000)
-	l.clock = begun + 1190 // 10 ms before those are free, and all else is
-	return l, one, l.lateRenewals(one)
+// lateRenewals makes renewals be answered some time after Redis has answered.
+func (l *processes) lateRenewals(one *process, late time.Duration) {
+	one.leases.held = hookedRenewals{one.leases.held, func() {}, func() { l.clock += late.Milliseconds() }}
 }
 
 // charge makes others use units, even if there is no room for them.
-func (l *lessees) charge(key string, units int64) {
+func (l *processes) charge(key string, units int64) {
 	_, err := l.other.Check(context.Background(), []counters.Request{{Plan: l.rules.Match(key), Key: key, Cost: units,
 		Mode: api.ModeCharge}})
 	testkit.Must(l.t, err)
-}
-
-// A renewal decides the calls that waited for it, even if its answer came after the next one is due.
-func TestARenewalDecidesWhoWaitedForIt(t *testing.T) {
-	_, one, renewals := nearlyFree(t)
-	a, err := one.Check(t.Context(), api.CheckRequest{Key: "k"})
-	testkit.Must(t, err)
-	one.leases.Wait()
-	if a.Allowed || a.Source != api.SourceLease || a.RetryAfterMs != 1 || *renewals != 1 {
-		t.Errorf("%+v after %d renewals", a, *renewals)
-	}
-	if a, err = one.Check(t.Context(), api.CheckRequest{Key: "k"}); err != nil || !a.Allowed {
-		t.Errorf("%+v, %v once they are free", a, err)
-	}
 }
 
 // A call that came while the answer of a renewal was under way, but after the pause that it asks for, is decided by
 // the next renewal.
 func TestARenewalDoesNotDecideWhoCameLongAfterIt(t *testing.T) {
 	for after, allowed := range map[time.Duration]bool{20 * time.Millisecond: false, 50 * time.Millisecond: true} {
-		l, one, renewals := nearlyFree(t)
+		l, one := hotKey(t)
+		begun := l.clock
+		l.clock += 200 // what it had is charged by the next renewal
+		l.charge("k", 1000)
+		l.clock = begun + 1190 // 10 ms before those are free, and all else is
+		l.lateRenewals(one, 60*time.Millisecond)
 		came := one.denials.now().Add(after)
 		held := one.leases.Find("k")
 		<-held.Start(1)
@@ -74,37 +39,15 @@ func TestARenewalDoesNotDecideWhoCameLongAfterIt(t *testing.T) {
 		d, ok := one.leases.decide(t.Context(), &call{asks: asks}, came, time.Now().Add(time.Minute))
 		one.leases.Wait()
 		if !ok || d.Allowed != allowed {
-			t.Errorf("after %v: %+v, %v, with %d renewals", after, d, ok, *renewals)
+			t.Errorf("after %v: %+v, %v", after, d, ok)
 		}
 	}
-}
-
-// If units come when the lease is already over, because the answer took so long, the call is not denied.
-func TestUnitsThatComeTooLate(t *testing.T) {
-	hot := rule("*", windows.Window{Limit: 1000, Per: time.Second})
-	hot.Lease = 10 * time.Millisecond
-	l := newLessees(t, streamtest.Connect(t, streamtest.Redis(t)), streamtest.Prefix(t), rulesOf(t, hot), 0)
-	one := l.start()
-	l.charge("k", 970)
-	late := l.lateRenewals(one)
-	for range 2 * lease.HotAsks {
-		a, err := one.Check(t.Context(), api.CheckRequest{Key: "k"})
-		testkit.Must(t, err)
-		one.leases.Wait()
-		if !a.Allowed {
-			t.Fatalf("%+v, though the key has room", a)
-		}
-		if *late > 0 {
-			return
-		}
-	}
-	t.Error("it took no lease")
 }
 
 // A call waits for a renewal that is not answered for only a part of the time that a check may take. Then the check
 // goes to Redis.
 func TestARenewalThatIsNotAnswered(t *testing.T) {
-	l, one := hotKey(t, streamtest.Connect(t, streamtest.Redis(t)), 1)
+	l, one := hotKey(t)
 	one.config.Timeout = 4 * time.Second
 	begun, goOn := one.slowRenewals()
 	l.clock += 1000

@@ -17,9 +17,8 @@ import (
 
 // Rules that are not under overrides have none, and none can be set.
 func TestRulesWithoutOverrides(t *testing.T) {
-	ctx, clock := t.Context(), int64(1_700_000_000_000)
-	p := newProcess(t, streamtest.AnyRedis(t), &clock, 0, rulesOf(t, rule("a:*", windows.Window{Limit: 5,
-		Per: time.Minute})))
+	ctx := t.Context()
+	p := newService(t, streamtest.AnyRedis(t), Config{}, rule("a:*", windows.Window{Limit: 5, Per: time.Minute}))
 	_, set := p.SetOverride(ctx, api.Override{Key: "a:1", Block: true}, 0)
 	_, cleared := p.ClearOverride(ctx, "a:1", "", "x", "")
 	_, _, read := p.Override(ctx, "a:1", "")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/reservations"
+	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -51,7 +52,7 @@ func (s *Service) Commit(ctx context.Context, id string, req api.CommitRequest) 
 		}
 		return units
 	}
-	return s.settle(ctx, id, reservations.Commit, 0, cost, hash("commit", req))
+	return s.settle(ctx, id, lua.Commit, 0, cost, hash("commit", req))
 }
 
 // validateFinal refuses a cost that a commit cannot charge. It may be 0.
@@ -104,7 +105,7 @@ func (s *Service) onShardsOf(ctx context.Context, id string, ask func(within con
 
 // Cancel frees all units that a reservation holds; nothing is charged. Otherwise it is like Commit.
 func (s *Service) Cancel(ctx context.Context, id string) (api.Settlement, error) {
-	return s.settle(ctx, id, reservations.Cancel, 0, nil, "-")
+	return s.settle(ctx, id, lua.Cancel, 0, nil, "-")
 }
 
 // Renew makes a reservation valid for ttl_ms from now; 0 means as long as before. Otherwise it is like Commit.
@@ -112,10 +113,10 @@ func (s *Service) Renew(ctx context.Context, id string, req api.RenewRequest) (a
 	if err := validateTTL(req.TTLMs, windows.MaxReservation, ""); err != nil && req.TTLMs != 0 {
 		return api.Settlement{}, err
 	}
-	return s.settle(ctx, id, reservations.Renew, time.Duration(req.TTLMs)*time.Millisecond, nil, "-")
+	return s.settle(ctx, id, lua.Renew, time.Duration(req.TTLMs)*time.Millisecond, nil, "-")
 }
 
-func (s *Service) settle(ctx context.Context, id string, op reservations.SettleOp, ttl time.Duration,
+func (s *Service) settle(ctx context.Context, id string, op lua.SettleOp, ttl time.Duration,
 	cost func(string, int64) int64, fingerprint string,
 ) (out api.Settlement, err error) {
 	began := time.Now()
@@ -126,14 +127,14 @@ func (s *Service) settle(ctx context.Context, id string, op reservations.SettleO
 		one, err := s.held.Settle(within, rules, id, parts, op, ttl, cost, fingerprint)
 		one.Keys = append(got.Keys, one.Keys...)
 		got = one
-		return got.State == reservations.Settled || got.State == reservations.DoneBefore, err
+		return got.State == lua.Settled || got.State == lua.DoneBefore, err
 	})
 	if err != nil {
 		return api.Settlement{}, err
 	}
 	out = api.Settlement{ID: id, ExpiresMs: got.ExpiresMs, SettledMs: got.SettledMs, Keys: []api.KeyState{}}
 	for _, k := range got.Keys {
-		if op == reservations.Renew { // which frees nothing: the units stay for longer
+		if op == lua.Renew { // which frees nothing: the units stay for longer
 			s.denials.charged(k.Key, s.denials.now())
 		} else {
 			s.changed(k.Key, freed)
@@ -143,23 +144,23 @@ func (s *Service) settle(ctx context.Context, id string, op reservations.SettleO
 		}
 	}
 	switch got.State {
-	case reservations.Unknown:
+	case lua.Unknown:
 		return out, fmt.Errorf("%w: %s", api.ErrNoReservation, api.Shorten(id))
-	case reservations.HasExpired:
+	case lua.HasExpired:
 		return out, fmt.Errorf("%w: %s, at %s", api.ErrReservationExpired, api.Shorten(id),
 			time.UnixMilli(got.ExpiresMs).UTC().Format(time.RFC3339Nano))
-	case reservations.WasCommitted, reservations.WasCancelled:
+	case lua.WasCommitted, lua.WasCancelled:
 		was := "cancelled"
-		if got.State == reservations.WasCommitted {
+		if got.State == lua.WasCommitted {
 			was = "committed"
-			if op == reservations.Commit {
+			if op == lua.Commit {
 				was = "committed with another cost"
 			}
 		}
 		return out, fmt.Errorf("%w: %s was %s at %s", api.ErrReservationSettled, api.Shorten(id), was,
 			time.UnixMilli(got.SettledMs).UTC().Format(time.RFC3339Nano))
 	}
-	out.State = map[reservations.SettleOp]api.ReservationState{reservations.Commit: api.ReservationCommitted,
-		reservations.Cancel: api.ReservationCancelled, reservations.Renew: api.ReservationOpen}[op]
+	out.State = map[lua.SettleOp]api.ReservationState{lua.Commit: api.ReservationCommitted,
+		lua.Cancel: api.ReservationCancelled, lua.Renew: api.ReservationOpen}[op]
 	return out, nil
 }

@@ -5,8 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -49,9 +47,7 @@ type lessee struct {
 	*client.Client
 	network *badNetwork
 	frozen  bool
-
-	mu     sync.Mutex
-	timers []*testTimer
+	timers  testkit.Timers
 }
 
 // badNetwork is a transport, and what happens to its next renewals.
@@ -84,21 +80,6 @@ func (n *badNetwork) Lease(ctx context.Context, req api.LeaseRequest) (api.Lease
 	return got, err
 }
 
-type testTimer struct {
-	at      int64
-	do      func()
-	stopped bool
-	in      *lessee
-}
-
-// Stop implements lease.Stopper.
-func (t *testTimer) Stop() bool {
-	t.in.mu.Lock()
-	defer t.in.mu.Unlock()
-	t.stopped = true
-	return true
-}
-
 func newLessees(t rapid.TB, w *world, addr string, n int) *lessees {
 	l := &lessees{t: t, w: w, addr: addr, admitted: map[string][]admission{}}
 	l.clock.Store(w.clock.Load())
@@ -116,11 +97,7 @@ func (l *lessees) start() *lessee {
 	one.Client, err = client.New(one.network, client.Config{Timeout: patience, Leases: 10, Now: l.clock.Load})
 	testkit.Must(l.t, err)
 	one.SetLeaseTimers(func(d time.Duration, do func()) lease.Stopper {
-		one.mu.Lock()
-		defer one.mu.Unlock()
-		timer := &testTimer{at: l.clock.Load() + max(d, 0).Milliseconds(), do: do, in: one}
-		one.timers = append(one.timers, timer)
-		return timer
+		return one.timers.Set(l.clock.Load()+max(d, 0).Milliseconds(), do)
 	})
 	return one
 }
@@ -132,18 +109,8 @@ func (l *lessees) pass(ms int64) {
 
 // fire runs the timers of a client that are due.
 func (l *lessees) fire(one *lessee) {
-	for {
-		one.mu.Lock()
-		one.timers = slices.DeleteFunc(one.timers, func(t *testTimer) bool { return t.stopped })
-		i := slices.IndexFunc(one.timers, func(t *testTimer) bool { return t.at <= l.clock.Load() })
-		if i < 0 {
-			one.mu.Unlock()
-			return
-		}
-		due := one.timers[i]
-		one.timers = slices.Delete(one.timers, i, i+1)
-		one.mu.Unlock()
-		due.do()
+	for do := one.timers.Due(l.clock.Load()); do != nil; do = one.timers.Due(l.clock.Load()) {
+		do()
 		one.Leases().Wait()
 	}
 }

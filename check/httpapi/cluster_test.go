@@ -2,8 +2,6 @@ package httpapi_test
 
 import (
 	"fmt"
-	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -22,13 +20,8 @@ func TestOnACluster(t *testing.T) {
 	c := streamtest.Cluster(t)
 	client := stream.NewCluster(&redis.ClusterOptions{Addrs: c.Addrs()[:3], ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = client.Close() })
-	t.Run("a story", func(t *testing.T) {
-		const path = "testdata/cluster/story.txt"
-		text, err := os.ReadFile(path)
-		testkit.Must(t, err)
-		rules, steps, _ := strings.Cut(string(text), "\n---\n")
-		out := tell(t, client, path, rules, strings.Split(strings.TrimSuffix(steps, "\n"), "\n"))
-		testkit.Golden(t, path, rules+"\n---\n"+strings.Join(out, "\n")+"\n")
+	testkit.StoriesIn(t, "testdata/cluster", func(t *testing.T, path, rules string, steps []string) []string {
+		return tell(t, client, path, rules, steps)
 	})
 	t.Run("a partition that moves", func(t *testing.T) { aMovingPartition(t, c, client) })
 }

@@ -36,23 +36,6 @@ func (w *world) appended(t *testing.T) map[string]int {
 	return got
 }
 
-// Redis refuses one partition: the answer says how many are in and how many are not.
-func TestEventsRefusedInPart(t *testing.T) {
-	w := newWorld(t, streamtest.AnyRedis(t), tenAMinute)
-	bad := w.keys.Partition("a")
-	testkit.Must(t, w.redis.Set(t.Context(), w.keys.Events(bad), "no stream", 0).Err())
-	if w.keys.Partition("user:42") == bad {
-		t.Fatal("the keys of this test share a partition")
-	}
-	a := w.do(t, "POST", "/v1/events", `[{"key":"a"},{"key":"user:42"},{"key":""},{"key":"a","count":2}]`)
-	wantProblem(t, a, 503, "unavailable", "Redis refuses it: WRONGTYPE")
-	counts, _ := a.body["events"].(map[string]any)
-	if counts["accepted"] != 1.0 || counts["refused"] != 2.0 || counts["unknown"] != nil ||
-		len(counts["rejected"].([]any)) != 1 {
-		t.Errorf("%s, want 1 accepted, 2 refused, 1 rejected", a.text)
-	}
-}
-
 // Each line of any input is a valid event, or is rejected under its number.
 func TestDecodeEventsLosesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -117,24 +100,6 @@ func TestEventsAreRefusedWhileWorkersAreBehind(t *testing.T) {
 	}
 	fails = true // unknown is no reason to refuse
 	wantStatus(t, world(30*time.Second).do(t, "POST", "/v1/events", `{"key":"user:42"}`), 202)
-}
-
-// Fields of other requests have no meaning in an event, and values have the names that rules give them.
-func TestOnlyTheFieldsOfAnEventAreSpelledExactly(t *testing.T) {
-	for body, refused := range map[string]bool{
-		`{"key":"a","zone":null}`:           false,
-		`{"key":"a","Zone":"x","Starts":1}`: false,
-		`{"key":"a","values":{"Zone":"x"}}`: false,
-		`{"key":"a","values":{"Key":"x"}}`:  false,
-		`{"key":"a","Key":"b"}`:             true,
-		`{"key":"a","id":null}`:             true,
-		`{"key":"a","valueſ":{"user":"x"}}`: true,
-		`{"values":{"u":"x","u":"y"}}`:      true,
-	} {
-		if _, err := httpapi.DecodeEvent([]byte(body)); (err != nil) != refused {
-			t.Errorf("%s: %v", body, err)
-		}
-	}
 }
 
 // A body of bad lines names the first thousand, and one of too many is not read to its end.

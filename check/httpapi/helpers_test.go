@@ -169,10 +169,11 @@ func (w *world) do(t *testing.T, method, target, body string, headers ...string)
 	}
 	w.handler.ServeHTTP(rec, r)
 	a := answer{status: rec.Code, header: rec.Header(), text: rec.Body.String()}
-	if err := json.Unmarshal(rec.Body.Bytes(), &a.body); err != nil {
-		t.Fatalf("%s %s answers no JSON object: %v: %q", method, target, err, a.text)
+	_ = json.Unmarshal(rec.Body.Bytes(), &a.body) // a list has no fields
+	if method != http.MethodHead && !json.Valid(rec.Body.Bytes()) {
+		t.Fatalf("%s %s answers no JSON: %q", method, target, a.text)
 	}
-	if w.described {
+	if w.described && method != http.MethodHead {
 		wantDescribed(t, r, body, rec)
 	}
 	kind := a.header.Get("Content-Type")
@@ -206,13 +207,6 @@ func (w *world) used(t *testing.T, key string) int64 {
 	}
 	n, _ := ws[0].(map[string]any)["used"].(float64)
 	return int64(n)
-}
-
-func (w *world) wantUsed(t *testing.T, key string, want int64) {
-	t.Helper()
-	if used := w.used(t, key); used != want {
-		t.Errorf("%d units of %s are used, want %d", used, key, want)
-	}
 }
 
 func wantStatus(t *testing.T, a answer, status int) {

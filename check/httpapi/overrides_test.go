@@ -61,28 +61,6 @@ func (w *world) outbox(t *testing.T, key string) []string {
 	return out
 }
 
-// An override and its history contain who set it: the name of the token.
-func TestOverridesKnowWhoSetThem(t *testing.T) {
-	w := newWorld(t, streamtest.AnyRedis(t), tenAMinute)
-	w.handler = httpapi.NewRouter(newTokens(t), w.server.Routes(nil)...)
-	for _, c := range []struct {
-		token, method, path, body string
-		says, not                 string
-	}{
-		{operator, "PUT", "/v1/overrides/user:1", `{"block":true}`, `"by":"operator"`, "scope admin"},
-		// A token without the scope admin sees the history without who did what.
-		{reader, "GET", "/v1/history/user:1", "", "scope admin", "operator"},
-		{operator, "GET", "/v1/history/user:1", "", `"by":"operator"`, "scope admin"},
-		{reader, "GET", "/v1/keys/user:1", "", `"block":true`, "operator"},
-		{operator, "GET", "/v1/keys/user:1", "", `"by":"operator"`, "scope admin"},
-	} {
-		a := w.do(t, c.method, c.path, c.body, "Authorization: Bearer "+c.token)
-		if a.status != 200 || !strings.Contains(a.text, c.says) || strings.Contains(a.text, c.not) {
-			t.Errorf("%s %s: %d %s", c.method, c.path, a.status, a.text)
-		}
-	}
-}
-
 // A key that the pattern of a block fits has its decision when it is first asked for.
 func TestABlockedPatternIsAnnouncedAtTheFirstCheck(t *testing.T) {
 	w := newWorld(t, streamtest.AnyRedis(t), tenAMinute)

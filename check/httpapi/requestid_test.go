@@ -16,46 +16,6 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// The id of a request is in its answer and in problems. A value that is not an id is not returned.
-func TestRequestIDs(t *testing.T) {
-	w := newWorld(t, streamtest.AnyRedis(t),
-		rule("api", nil, windows.Window{Limit: 1, Per: patience}))
-	for _, c := range []struct{ given, target, body string }{
-		{"a-1.b:c/42", "/v1/check", `{"key":"api:1"}`}, // admitted
-		{"a-1.b:c/42", "/v1/check", `{"key":"api:1"}`}, // denied
-		{"a-1.b:c/42", "/v1/check", `{"key":""}`},      // refused
-		{"a-1.b:c/42", "/v1/nothing", ``},              // not there
-		{"", "/v1/check", `{"key":""}`},                // none: one is made
-		{"", "/v1/nothing", ``},
-		{"", "/v1/check", `{"key":"api:1"}`},              // denied: none is made
-		{strings.Repeat("x", 129), "/v1/check", `{"k":}`}, // and for these
-		{"a\\b", "/v1/check", `{"key":""}`},
-		{"a b", "/v1/check", `{"key":""}`},
-		{"\u00e9", "/v1/check", `{"key":""}`},
-	} {
-		var headers []string
-		if c.given != "" {
-			headers = append(headers, "X-Request-Id: "+c.given)
-		}
-		a := w.do(t, "POST", c.target, c.body, headers...)
-		id, good := a.header.Get("X-Request-Id"), strings.HasPrefix(c.given, "a-1")
-		if a.status == 429 && !good {
-			if id != "" {
-				t.Errorf("a denial has made the id %q", id)
-			}
-		} else if good && id != c.given || !good && (len(id) < 20 || id == c.given) {
-			t.Errorf("%d to %q: the answer has the id %q", a.status, c.given, id)
-		}
-		if a.status >= 400 && a.str("request_id") != id {
-			t.Errorf("%d to %q: the problem has the id %q, its header %q", a.status, c.given, a.str("request_id"), id)
-		}
-	}
-	twice := w.do(t, "POST", "/v1/check", `{"key":""}`, "X-Request-Id: a-1", "X-Request-Id: a-2")
-	if id := twice.header.Get("X-Request-Id"); strings.HasPrefix(id, "a-") {
-		t.Errorf("of two ids the answer has %q", id)
-	}
-}
-
 // Problems that the server caused are logged with the id.
 func TestRequestIDsInTheLog(t *testing.T) {
 	var text bytes.Buffer

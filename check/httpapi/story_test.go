@@ -1,6 +1,7 @@
 package httpapi_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"regexp"
@@ -25,30 +26,37 @@ import (
 // A story is a file of testdata: rules, a line of dashes, and what is asked under them, one step a line:
 //
 //	> GET /v1/check?key=a     a request, with its body after the target, and the answer below it
-//	: Idempotency-Key: x      a header of the request above; Peer is whose connection it is
+//	: Idempotency-Key: x      a header of the request above; Peer is whose connection it is, and X-Request-Id without a
+//	                          value leaves it out
 //	< 200 {…}                 the answer, broken into lines
 //	$ Retry-After: 60         a header of the answer
 //	other > GET …             the same of a second process, which has heard of all overrides
 //	gone > GET …              the same of a process whose Redis is away
+//	guarded > GET …           the same with the tokens of access's example file; TOKEN:name in a header is one of them
 //	used user:1: 9            what a key has used of its first window
 //	events a 5, b 1           what has been appended since the last such line: key, count, and id if there is one
 //	outbox user:1: …          what is to be published of a key
 //	advance 12s               time passes
 //	sweep                     a worker comes by
 //	metrics events{} 2, …     the counters of this process and of the one whose Redis is away
+//	lives k: 10m0s            how long Redis keeps the memory of an Idempotency-Key, rounded up to minutes
+//	foreign events user:1 …   Redis has this text in place of the events of a key's partition, or of the memory of an
+//	                          Idempotency-Key; foreign list idempotency k a list
+//	overview 10               the lists of the page, with up to so many entries
 //	activity user 2+1         checks of a rule that were admitted and denied, published as the page reads them
 //
-// {{a 500}} means "a" 500 times. A body or header in quotes is a Go string. You write the requests and the other steps;
-// go test ./check/httpapi -run Stories -update writes the answers. A reviewer reads them. They are compared with
-// openapi.json too.
+// MADE is a request id that the server made. {{a 500}} means "a" 500 times. A body or header in quotes is a Go string.
+// You write the requests and the other steps; go test ./check/httpapi -run Stories -update writes the answers. A
+// reviewer reads them. They are compared with openapi.json too.
 type story struct {
 	*world
-	t     *testing.T
-	other *world
-	gone  *world
-	rules []*windows.Rule
-	ids   []string // of reservations and leases: the first is called ID1
-	out   []string
+	t       *testing.T
+	other   *world
+	gone    *world
+	guarded *world
+	rules   []*windows.Rule
+	ids     []string // of reservations and leases: the first is called ID1
+	out     []string
 }
 
 func TestStories(t *testing.T) {
@@ -66,6 +74,7 @@ func tell(t *testing.T, c redis.UniversalClient, path, rules string, steps []str
 	s.other = sharing(t, s.world, s.rules...)
 	s.gone = newWorld(t, streamtest.Connect(t, nobody), s.rules...)
 	s.described, s.other.described, s.gone.described = true, true, true
+	s.guarded = &world{described: true, handler: httpapi.NewRouter(newTokens(t), s.server.Routes(nil)...)}
 	s.tell(steps)
 	return s.out
 }
@@ -91,6 +100,9 @@ func (s *story) tell(lines []string) {
 		case "gone":
 			last = s.ask(s.gone, line, strings.TrimPrefix(rest, "> "), lines[i+1:])
 			continue
+		case "guarded":
+			last = s.ask(s.guarded, line, strings.TrimPrefix(rest, "> "), lines[i+1:])
+			continue
 		case "$":
 			name, _, _ := strings.Cut(rest, ":")
 			line = strings.TrimSuffix("$ "+name+": "+last.header.Get(name), " ")
@@ -108,6 +120,15 @@ func (s *story) tell(lines []string) {
 			s.advance(d)
 		case "sweep":
 			s.sweep()
+		case "lives":
+			key, _, _ := strings.Cut(rest, ":")
+			ttl := s.redis.PTTL(s.t.Context(), s.keys.Idempotency(s.keys.Partition(key), key)).Val()
+			line = fmt.Sprintf("lives %s: %s", key, (ttl + time.Minute - 1).Truncate(time.Minute))
+		case "foreign":
+			s.foreign(strings.SplitN(rest, " ", 3))
+		case "overview":
+			s.out = append(append(s.out, line), broken("< "+s.overview(rest))...)
+			continue
 		case "activity":
 			line = "activity" + s.published()
 		case "metrics":
@@ -128,13 +149,23 @@ var times = regexp.MustCompile(`\{\{(.+?) (\d+)\}\}`)
 func (s *story) ask(w *world, line, request string, after []string) answer {
 	s.t.Helper()
 	s.out = append(s.out, line)
-	headers := []string{"X-Request-Id: story"}
+	var headers []string
+	id := "X-Request-Id: story"
 	for _, h := range after {
 		if !strings.HasPrefix(h, ": ") {
 			break
 		}
 		s.out = append(s.out, h)
-		headers = append(headers, s.written(h[len(": "):]))
+		header := s.written(h[len(": "):])
+		if strings.HasPrefix(header, "X-Request-Id") {
+			id = ""
+		}
+		if header != "X-Request-Id" {
+			headers = append(headers, header)
+		}
+	}
+	if id != "" {
+		headers = append(headers, id)
 	}
 	for i, id := range s.ids {
 		request = strings.ReplaceAll(request, fmt.Sprint("ID", i+1), id)
@@ -146,16 +177,24 @@ func (s *story) ask(w *world, line, request string, after []string) answer {
 		s.ids = append(s.ids, id)
 	}
 	text := strings.ReplaceAll(strings.TrimSpace(a.text), `,"request_id":"story"`, "")
+	if made := a.header.Get("X-Request-Id"); len(made) >= 20 && !slices.Contains(headers, "X-Request-Id: "+made) {
+		text = strings.ReplaceAll(text, made, "MADE")
+		a.header.Set("X-Request-Id", "MADE")
+	}
 	for i, id := range s.ids {
 		text = strings.ReplaceAll(text, id, fmt.Sprint("ID", i+1))
 		text = strings.ReplaceAll(text, id[:min(40, len(id))], fmt.Sprint("ID", i+1)) // as api.Shorten has it
 	}
-	s.out = append(s.out, broken(fmt.Sprintf("< %d %s", a.status, text))...)
+	s.out = append(s.out, broken(strings.TrimSpace(fmt.Sprintf("< %d %s", a.status, text)))...)
 	return a
 }
 
+var tokens = strings.NewReplacer("TOKEN:checker", checker, "TOKEN:appender", appender, "TOKEN:reader", reader,
+	"TOKEN:operator", operator)
+
 // written returns what a text of a story means.
 func (s *story) written(text string) string {
+	text = tokens.Replace(text)
 	text = times.ReplaceAllStringFunc(text, func(m string) string {
 		part := times.FindStringSubmatch(m)
 		n, err := strconv.Atoi(part[2])
@@ -209,6 +248,34 @@ func (s *story) published() (out string) {
 		out += fmt.Sprintf(" %s %d+%d", rule, counts[rule].Allowed, counts[rule].Denied)
 	}
 	return out
+}
+
+// foreign writes something foreign into Redis.
+func (s *story) foreign(words []string) {
+	ctx, list := s.t.Context(), words[0] == "list"
+	if list {
+		words = words[1:]
+	}
+	name := s.keys.Events(s.keys.Partition(words[1]))
+	if words[0] == "idempotency" {
+		name = s.keys.Idempotency(s.keys.Partition(words[1]), words[1])
+	}
+	testkit.Must(s.t, s.redis.Del(ctx, name).Err())
+	if list {
+		testkit.Must(s.t, s.redis.LPush(ctx, name, "a").Err())
+		return
+	}
+	testkit.Must(s.t, s.redis.Set(ctx, name, strings.Join(words[2:], ""), 0).Err())
+}
+
+func (s *story) overview(rows string) string {
+	n, err := strconv.Atoi(rows)
+	testkit.Must(s.t, err)
+	got, err := s.server.OverviewInTurn(s.t.Context(), n)
+	testkit.Must(s.t, err)
+	text, err := json.Marshal(got)
+	testkit.Must(s.t, err)
+	return string(text)
 }
 
 func (s *story) metrics() string {

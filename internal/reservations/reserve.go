@@ -54,29 +54,3 @@ func (s *Store) Withdraw(ctx context.Context, id string, requests []counters.Req
 		return err
 	})
 }
-
-// The ways to settle a reservation, and the outcomes, from package lua.
-type (
-	SettleOp     = lua.SettleOp
-	SettleState  = lua.SettleState
-	ReserveState = lua.ReserveState
-)
-
-// See package lua.
-const (
-	Commit = lua.Commit
-	Cancel = lua.Cancel
-	Renew  = lua.Renew
-
-	Reserved      = lua.Reserved
-	StandsAlready = lua.StandsAlready
-	SettledBefore = lua.SettledBefore
-	OtherRequest  = lua.OtherRequest
-
-	Settled      = lua.Settled
-	DoneBefore   = lua.DoneBefore
-	Unknown      = lua.Unknown
-	WasCommitted = lua.WasCommitted
-	WasCancelled = lua.WasCancelled
-	HasExpired   = lua.HasExpired
-)

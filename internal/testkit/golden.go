@@ -60,10 +60,16 @@ func Section(t testing.TB, page, name, got string) {
 // steps below it; tell returns the steps again, with the answers that it got. Stories run in parallel.
 func Stories(t *testing.T, tell func(t *testing.T, path, above string, steps []string) []string) {
 	t.Helper()
-	files, err := filepath.Glob("testdata/*.txt")
+	StoriesIn(t, "testdata", tell)
+}
+
+// StoriesIn is Stories for those in another directory.
+func StoriesIn(t *testing.T, dir string, tell func(t *testing.T, path, above string, steps []string) []string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.txt"))
 	Must(t, err)
 	if len(files) == 0 {
-		t.Fatal("no story in testdata")
+		t.Fatal("no story in ", dir)
 	}
 	for _, path := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {

@@ -60,21 +60,24 @@ contexts: [{name: test, context: {cluster: test, user: admin}}]
 clusters: [{name: test, cluster: {server: %q, insecure-skip-tls-verify: true}}]
 users: [{name: admin, user: {token: %s}}]
 `, c.url, clusterToken))
-	server.eventually("the API server is ready", func() (bool, string) {
-		status, body, err := c.do("GET", "/readyz", "")
-		return err == nil && status == 200, fmt.Sprint(status, body, err)
-	})
+	c.await(server, "/readyz")
 	for _, name := range []string{"servicemonitors", "prometheusrules"} {
 		text, err := os.ReadFile(filepath.Join(operatorDir(t),
 			"example/prometheus-operator-crd/monitoring.coreos.com_"+name+".yaml"))
 		testkit.Must(t, err)
 		c.must("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", string(text))
-		server.eventually("the API server serves "+name, func() (bool, string) {
-			status, body, err := c.do("GET", "/apis/monitoring.coreos.com/v1/"+name, "")
-			return err == nil && status == 200, fmt.Sprint(status, body, err)
-		})
+		c.await(server, "/apis/monitoring.coreos.com/v1/"+name)
 	}
 	return c
+}
+
+// await waits until the API server serves a path.
+func (c *cluster) await(server *program, path string) {
+	c.t.Helper()
+	server.eventually("the API server serves "+path, func() (bool, string) {
+		status, body, err := c.do("GET", path, "")
+		return err == nil && status == 200, fmt.Sprint(status, body, err)
+	})
 }
 
 // startControllers runs the controllers that make pods of Deployments, and the autoscaler.
@@ -227,7 +230,7 @@ func (c *cluster) watch(t testing.TB, namespace, name string) *replicas {
 // until returns the values up to a version of the Deployment.
 func (r *replicas) until(t testing.TB, version string) (seen []int) {
 	t.Helper()
-	eventually(t, "the watch has version "+version, func() (bool, string) {
+	streamtest.Eventually(t, "the watch has version "+version, func() (bool, string) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		i := slices.Index(r.versions, version)

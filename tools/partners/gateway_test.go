@@ -78,7 +78,7 @@ func startGateway(t *testing.T, resources map[string]string) *gateway {
 	testkit.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	g.service = rlsv3.NewRateLimitServiceClient(conn)
-	eventually(t, "Envoy Gateway listens", func() (bool, string) {
+	streamtest.Eventually(t, "Envoy Gateway listens", func() (bool, string) {
 		conn, err := net.Dial("tcp", "127.0.0.1:18000")
 		if err != nil {
 			return false, err.Error()
@@ -100,7 +100,7 @@ func (g *gateway) apply(name, text string) {
 // route waits for a route of Envoy Gateway by the beginning of its name.
 func (g *gateway) route(prefix string) (found *routev3.Route) {
 	g.t.Helper()
-	eventually(g.t, "Envoy Gateway serves "+prefix, func() (bool, string) {
+	streamtest.Eventually(g.t, "Envoy Gateway serves "+prefix, func() (bool, string) {
 		routes, err := g.envoy.routes()
 		var names []string
 		for name, route := range routes {
@@ -145,7 +145,7 @@ func TestEnvoyGateway(t *testing.T) {
 	} {
 		route := g.route(c.route)
 		t.Run(filepath.Base(c.route), func(t *testing.T) {
-			eventually(t, "the first request is answered", func() (bool, string) {
+			streamtest.Eventually(t, "the first request is answered", func() (bool, string) {
 				code, err := g.admits(route, r)
 				return code == rlsv3.RateLimitResponse_OK, fmt.Sprint(code, err)
 			})
@@ -196,7 +196,7 @@ func TestEnvoyGatewayUpdates(t *testing.T) {
 		}
 		return int(a.RequestsPerUnit) - first, nil
 	}
-	eventually(t, "the limits are in force", func() (bool, string) {
+	streamtest.Eventually(t, "the limits are in force", func() (bool, string) {
 		n, err := ask()
 		return err == nil, fmt.Sprint(n, err)
 	})

@@ -11,6 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
@@ -194,7 +195,7 @@ func (r *release) scale(t testing.TB, to int) {
 // hasPods waits until the Deployment of serve has n pods.
 func (r *release) hasPods(t testing.TB, n int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("there are %d pods", n), func() (bool, string) {
+	streamtest.Eventually(t, fmt.Sprintf("there are %d pods", n), func() (bool, string) {
 		var pods struct{ Items []struct{} }
 		_, body, err := r.do("GET", "/api/v1/namespaces/"+r.namespace+
 			"/pods?labelSelector=app.kubernetes.io/component%3Dserve", "")
@@ -208,7 +209,7 @@ func (r *release) hasPods(t testing.TB, n int) {
 // autoscaled waits until the autoscaler has examined the Deployment.
 func (r *release) autoscaled(t testing.TB) {
 	t.Helper()
-	eventually(t, "the autoscaler looks", func() (bool, string) {
+	streamtest.Eventually(t, "the autoscaler looks", func() (bool, string) {
 		_, body, err := r.do("GET", "/apis/autoscaling/v2/namespaces/"+r.namespace+
 			"/horizontalpodautoscalers/"+serveName, "")
 		return strings.Contains(body, "AbleToScale"), fmt.Sprint(body, err)

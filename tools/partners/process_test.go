@@ -88,7 +88,7 @@ func (p *program) until(pattern string) []string {
 // eventually waits for a state that the program causes, but no longer than the program runs.
 func (p *program) eventually(what string, check func() (bool, string)) {
 	p.t.Helper()
-	eventually(p.t, what, func() (bool, string) {
+	streamtest.Eventually(p.t, what, func() (bool, string) {
 		ended := false
 		select {
 		case <-p.gone:
@@ -143,12 +143,6 @@ func streamcounter(t testing.TB, env []string, args ...string) *program {
 func (p *program) at(protocol string) string {
 	p.t.Helper()
 	return p.until(`"msg":"ready".*"` + protocol + `":"([^"]+)"`)[1]
-}
-
-// eventually waits for a state, for as long as a busy machine may need.
-func eventually(t testing.TB, what string, check func() (bool, string)) {
-	t.Helper()
-	streamtest.Eventually(t, what, check)
 }
 
 func absolute(t testing.TB, path string) string {

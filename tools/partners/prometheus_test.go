@@ -42,7 +42,7 @@ scrape_configs:
 	var up struct {
 		ActiveTargets []struct{ Health, LastError string }
 	}
-	eventually(t, "Prometheus scrapes", func() (bool, string) {
+	streamtest.Eventually(t, "Prometheus scrapes", func() (bool, string) {
 		err := read(api+"targets", &up)
 		return err == nil && len(up.ActiveTargets) == 1 && up.ActiveTargets[0].Health == "up", fmt.Sprint(up, err)
 	})
@@ -56,7 +56,7 @@ scrape_configs:
 		_ = resp.Body.Close()
 	}
 	lacking := slices.Collect(maps.Keys(testkit.DocumentedMetrics(t, "../../docs/metrics.md")))
-	eventually(t, "Prometheus has each metric", func() (bool, string) {
+	streamtest.Eventually(t, "Prometheus has each metric", func() (bool, string) {
 		var names []string
 		if err := read(api+"label/__name__/values", &names); err != nil {
 			return false, err.Error()

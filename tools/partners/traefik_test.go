@@ -40,14 +40,10 @@ func TestTraefik(t *testing.T) {
 			"tokens: [{name: proxy, token: TOKEN-0123456789, scopes: [check]}]"))
 	web := startTraefik(t, limiter.at("http"), backend.Listener.Addr().String())
 
-	get := func(from string, headers ...string) (*http.Response, error) {
-		return request(t, "GET", web, from, headers...)
-	}
 	allowed := func(from string) (bool, string) {
-		resp, err := get(from)
+		resp, err := request(t, "GET", web, from)
 		return err == nil && resp.StatusCode == 200, fmt.Sprint(resp, err)
 	}
-	eventually(t, "Traefik hands on", func() (bool, string) { return allowed("127.0.0.9") })
 	for i := range 5 {
 		if ok, got := allowed("127.0.0.7"); !ok {
 			t.Fatalf("request %d: %s", i, got)
@@ -56,7 +52,7 @@ func TestTraefik(t *testing.T) {
 	before := reached.Load()
 	for _, claim := range []string{"", "X-Forwarded-For: 198.51.100.1", "X-Real-IP: 198.51.100.1",
 		"X-Forwarded-Uri: /other", "X-Streamcounter-Token: TOKEN"} {
-		resp, err := get("127.0.0.7", claim)
+		resp, err := request(t, "GET", web, "127.0.0.7", claim)
 		if err != nil || resp.StatusCode != 429 || resp.Header.Get("Retry-After") == "" ||
 			!strings.HasPrefix(resp.Header.Get("RateLimit"), `"web-1h";r=0;t=`) {
 			t.Errorf("with %q: %v, %v, want 429 with Retry-After and RateLimit", claim, resp, err)
@@ -75,7 +71,7 @@ func TestTraefik(t *testing.T) {
 		soonest := time.Hour
 		for range 3 {
 			began := time.Now()
-			if resp, err := get("127.0.0.8"); err != nil || resp.StatusCode != want {
+			if resp, err := request(t, "GET", web, "127.0.0.8"); err != nil || resp.StatusCode != want {
 				t.Errorf("streamcounter %s: %v, %v, want %d", what, resp, err, want)
 			}
 			soonest = min(soonest, time.Since(began))
@@ -105,10 +101,6 @@ func TestTraefikForwards(t *testing.T) {
 	backend := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer backend.Close()
 	web := startTraefik(t, limiter.Listener.Addr().String(), backend.Listener.Addr().String())
-	eventually(t, "Traefik hands on", func() (bool, string) {
-		resp, err := request(t, "GET", web, "127.0.0.9")
-		return err == nil && resp.StatusCode == 200, fmt.Sprint(resp, err)
-	})
 	<-asked // the first request
 	resp, err := request(t, "POST", web, "127.0.0.7", "X-Forwarded-For: 198.51.100.1", "X-Forwarded-Uri: /other",
 		"X-Forwarded-Method: GET", "X-Forwarded-Host: other", "X-Forwarded-Proto: https",
@@ -130,7 +122,7 @@ func TestTraefikForwards(t *testing.T) {
 	}
 }
 
-// startTraefik runs Traefik with the configuration in examples, and returns its address.
+// startTraefik runs Traefik with the configuration in examples until it hands on a request, and returns its address.
 func startTraefik(t testing.TB, limiter, backend string) (web string) {
 	t.Helper()
 	web, check := testkit.FreeAddr(t), testkit.FreeAddr(t)
@@ -144,6 +136,10 @@ func startTraefik(t testing.TB, limiter, backend string) (web string) {
 		"Token: TOKEN", "Token: TOKEN-0123456789")
 	start(t, nil, built(t, "traefik"), "--configFile="+config("traefik-static.yml", `":80"`, web,
 		"filename: traefik.yml", "filename: "+dynamic))
+	streamtest.Eventually(t, "Traefik hands on", func() (bool, string) {
+		resp, err := request(t, "GET", web, "127.0.0.9")
+		return err == nil && resp.StatusCode == 200, fmt.Sprint(resp, err)
+	})
 	return web
 }
 

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -53,12 +51,7 @@ func load(t testing.TB, path string, o ...Options) *Limits {
 // rules. A line "# options: tag=client labels" sets options. The limit that was found follows each step; -update
 // writes it.
 func TestStories(t *testing.T) {
-	files, err := filepath.Glob("testdata/stories/*.txt")
-	testkit.Must(t, err)
-	for _, path := range files {
-		text, err := os.ReadFile(path)
-		testkit.Must(t, err)
-		under, steps, _ := strings.Cut(string(text), "---\n")
+	testkit.StoriesIn(t, "testdata/stories", func(t *testing.T, _, under string, steps []string) (out []string) {
 		option := map[string]string{}
 		for _, field := range strings.Fields(regexp.MustCompile("(?m)^# options: .*").FindString(under)) {
 			name, value, _ := strings.Cut(field, "=")
@@ -71,27 +64,26 @@ func TestStories(t *testing.T) {
 		l := load(t, limits, Options{Tag: option["tag"], Shadow: option["shadow"] != "", Quota: option["quota"] != "",
 			Unlevelled: option["unlevelled"] != ""})
 		if n := len(l.Dump()); n != l.Len() {
-			t.Errorf("%s: %d limits and %d lines", path, l.Len(), n)
+			t.Errorf("%d limits and %d lines", l.Len(), n)
 		}
-		out := under + "---\n"
-		for line := range strings.Lines(steps) {
+		for _, line := range steps {
 			if strings.HasPrefix(line, "  ") {
 				continue
 			}
-			out += line
-			domain, entries, _ := strings.Cut(strings.TrimSpace(line), " ")
+			out = append(out, line)
+			domain, entries, _ := strings.Cut(line, " ")
 			switch {
 			case domain == "" || domain == "#":
 			case domain == "rules":
 				for _, r := range l.rules.List() {
-					out += "  " + r.Match + "\t" + r.Name + "\n"
+					out = append(out, "  "+r.Match+"\t"+r.Name)
 				}
 			default:
-				out += "  " + found(t, l, domain, entries, option["labels"] != "") + "\n"
+				out = append(out, "  "+found(t, l, domain, entries, option["labels"] != ""))
 			}
 		}
-		testkit.Golden(t, path, out)
-	}
+		return out
+	})
 }
 
 // found returns the limit of a descriptor as text.

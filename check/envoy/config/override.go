@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,7 +40,7 @@ func broughtLimit(domain string, d *commonv3.RateLimitDescriptor, tag string, b 
 	}
 	l := Limit{
 		Key:  keyOf(domain, d, tag, ";per="+strconv.FormatInt(int64(per/time.Second), 10)+"s"),
-		Name: dotted(domain, d), DenyAll: o.GetRequestsPerUnit() == 0,
+		Name: strings.Join(LabelsOf(domain, d), "."), DenyAll: o.GetRequestsPerUnit() == 0,
 		PerUnit: o.GetRequestsPerUnit(), Unit: unit, Multiplier: uint32(multiplier),
 		Quota: b.quota, Watched: b.shadow,
 	}
@@ -92,16 +93,4 @@ func ValidateBrought(domain string, d *commonv3.RateLimitDescriptor) error {
 	}
 	_, err := broughtLimit(domain, d, "", bringing{})
 	return err
-}
-
-// dotted names a descriptor as envoyproxy/ratelimit does in its statistics.
-func dotted(domain string, d *commonv3.RateLimitDescriptor) string {
-	name := []byte(domain)
-	for _, e := range d.GetEntries() {
-		name = append(append(name, '.'), e.GetKey()...)
-		if e.GetValue() != "" {
-			name = append(append(name, '_'), e.GetValue()...)
-		}
-	}
-	return string(name)
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -31,55 +32,20 @@ func unknown(d *rlsconf.RateLimitDescriptor, number protowire.Number, v uint64) 
 	return d
 }
 
-// Resources make the same limits as a file with the same words.
+// Resources make the same limits as files with the same words: testdata/resources has both.
 func TestResourcesAreWhatFilesAre(t *testing.T) {
-	first, policy := new(rlsconf.RateLimitConfig), new(rlsconf.RateLimitConfig)
-	testkit.Must(t, prototext.Unmarshal([]byte(`name: "first" domain: "eg/first"
-descriptors {
-  key: "first-route" value: "first-route"
-  descriptors { key: "rule-0-match-0"
-    rate_limit { unit: SECOND requests_per_unit: 10 name: "client" replaces { name: "all" } } }
-  descriptors { key: "rule-0-match-0" value: "client-a" rate_limit { unit: SECOND requests_per_unit: 15 } }
-  descriptors { key: "rule-2-match-0" value: "x" shadow_mode: true rate_limit { unit: SECOND } }
-  descriptors { key: "staff" rate_limit { unlimited: true } }
-}
-descriptors {
-  key: "second-route" value: "second-route"
-  descriptors { key: "ns/policy/rule/0" value: "ns/policy/rule/0"
-    descriptors { key: "rule-1-match-0" detailed_metric: true rate_limit { unit: SECOND requests_per_unit: 5 } } }
-}`), first))
-	testkit.Must(t, prototext.Unmarshal([]byte(`name: "ns/policy" domain: "ns/policy"
-descriptors { key: "masked_remote_address" value: "192.168.0.0/16" rate_limit { unit: 5 requests_per_unit: 5 } }
-descriptors { key: "files" value: "a*" rate_limit { unit: SECOND requests_per_unit: 7 } }`), policy))
-	unknown(policy.Descriptors[1], quotaMode, 1)
-	got, err := FromResources([]*rlsconf.RateLimitConfig{first, policy}, Options{})
+	var resources []*rlsconf.RateLimitConfig
+	for _, name := range []string{"first", "policy"} {
+		text, err := os.ReadFile("testdata/resources/" + name + ".textproto")
+		testkit.Must(t, err)
+		r := new(rlsconf.RateLimitConfig)
+		testkit.Must(t, prototext.Unmarshal(text, r))
+		resources = append(resources, r)
+	}
+	unknown(resources[1].Descriptors[1], quotaMode, 1)
+	got, err := FromResources(resources, Options{})
 	testkit.Must(t, err)
-	dir := t.TempDir()
-	writeFile(t, filepath.Join(dir, "1.yaml"), `
-domain: eg/first
-descriptors:
-  - key: first-route
-    value: first-route
-    descriptors:
-      - {key: rule-0-match-0, rate_limit: {unit: second, requests_per_unit: 10, name: client, replaces: [{name: all}]}}
-      - {key: rule-0-match-0, value: client-a, rate_limit: {unit: second, requests_per_unit: 15}}
-      - {key: rule-2-match-0, value: x, shadow_mode: true, rate_limit: {unit: second, requests_per_unit: 0}}
-      - {key: staff, rate_limit: {unlimited: true}}
-  - key: second-route
-    value: second-route
-    descriptors:
-      - key: ns/policy/rule/0
-        value: ns/policy/rule/0
-        descriptors:
-          - {key: rule-1-match-0, detailed_metric: true, rate_limit: {unit: second, requests_per_unit: 5}}
-`)
-	writeFile(t, filepath.Join(dir, "2.yaml"), `
-domain: ns/policy
-descriptors:
-  - {key: masked_remote_address, value: 192.168.0.0/16, rate_limit: {unit: month, requests_per_unit: 5}}
-  - {key: files, value: "a*", quota_mode: true, rate_limit: {unit: second, requests_per_unit: 7}}
-`)
-	want := load(t, dir)
+	want := load(t, "testdata/resources")
 	if got.rules.Fingerprint() != want.rules.Fingerprint() || got.Len() != want.Len() || len(got.Warnings()) != 0 {
 		t.Errorf("%d limits %s, want %d limits %s; warnings %v", got.Len(), got.rules.Fingerprint(), want.Len(),
 			want.rules.Fingerprint(), got.Warnings())

@@ -3,8 +3,8 @@ package config
 import (
 	"fmt"
 	"log/slog"
-	"strings"
 
+	"github.com/streamcounter/streamcounter/internal/glob"
 	"github.com/streamcounter/streamcounter/internal/reload"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -106,16 +106,11 @@ func (l *Limits) combine(base *windows.Rules) (*windows.Rules, error) {
 
 // example returns a key that fits a limit's pattern.
 func example(match string) string {
-	var b strings.Builder
-	for i := 0; i < len(match); i++ {
-		switch match[i] {
-		case '*':
-			b.WriteByte('x')
-			continue
-		case '\\':
-			i++
-		}
-		b.WriteByte(match[i])
+	g := glob.Split(match)
+	key := g.Literal
+	for g.Rest != "" {
+		g = glob.Split(g.Rest[1:])
+		key += "x" + g.Literal
 	}
-	return b.String()
+	return key
 }
