@@ -185,7 +185,8 @@ func TestDecisionsThatRedisLostAreReleased(t *testing.T) {
 	for _, x := range lost {
 		becomes(x[0], x[1], api.StateReleased)
 	}
-	if now := w.redis.HGet(ctx, w.keys.Levels(0), half).Val(); now != before {
+	// A sweep that looks at the key ends the lower level, because its count is lost.
+	if now := w.redis.HGet(ctx, w.keys.Levels(0), half).Val(); now != before && now != "" {
 		t.Errorf("the record of the lower level is %q, was %q", now, before)
 	}
 	w.shows("decisions_restated_total", float64(len(lost)))
