@@ -177,24 +177,18 @@ func (s *story) newClient(settings []string) {
 }
 
 // call makes a call: check, all, each, peek, reserve, commit, renew, cancel, acquire, wait; for a caller with a slot
-// release, commit and cancel are of the slot. Then come keys, each with a cost or a mode; key=, the idempotency key;
-// as=, the policy of this call; within=, the time that the caller has. It returns the answer and what the server was
-// asked.
+// release, commit and cancel are of the slot. Then come keys, each with a cost or a mode, and options. It returns the
+// answer, and what the server was asked.
 func (s *story) call(c *caller, words []string) string {
 	ctx, n := c.ctx, s.client
 	var reqs []api.CheckRequest
 	for _, word := range words[1:] {
-		name, value, option := strings.Cut(word, "=")
 		cost, err := strconv.ParseInt(word, 10, 64)
-		switch {
-		case name == "key" && option:
-			ctx = api.WithIdempotency(ctx, api.Idempotency{Key: value})
-		case name == "outer" && option:
-			ctx = api.WithIdempotency(ctx, api.Idempotency{Key: value, First: true})
-		case name == "as" && option:
+		switch name, value, option := strings.Cut(word, "="); {
+		case option && name == "as": // another policy
 			n = n.With(policies[value])
-		case name == "within" && option:
-			within, cancel := context.WithTimeout(ctx, duration(s.t, value))
+		case option:
+			within, cancel := s.option(ctx, name, value)
 			defer cancel()
 			ctx = within
 		case err == nil && len(reqs) == 0: // of a slot
@@ -208,6 +202,15 @@ func (s *story) call(c *caller, words []string) string {
 		}
 	}
 	return s.answerTo(ctx, c, n, words[0], reqs) + s.server.asked()
+}
+
+// option returns the context of a call with an idempotency key (key=), with one that another client has made (outer=),
+// or with a time that the caller has (within=).
+func (s *story) option(ctx context.Context, name, value string) (context.Context, context.CancelFunc) {
+	if name == "within" {
+		return context.WithTimeout(ctx, duration(s.t, value))
+	}
+	return api.WithIdempotency(ctx, api.Idempotency{Key: value, First: name == "outer"}), func() {}
 }
 
 func (s *story) answerTo(ctx context.Context, c *caller, n *client.Client, kind string,
