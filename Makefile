@@ -20,7 +20,7 @@ build: ## Build bin/streamcounter
 
 .PHONY: test
 test: ## Run the tests, then say which did not run and what they need
-	go run ./internal/testreport ./...
+	go tool -modfile tools/go.mod gotestsum --format standard-quiet ./...
 
 .PHONY: race
 race: ## Run the tests with the race detector

@@ -37,7 +37,7 @@ var layers = []string{
 	`internal/backend`,
 	`internal/node`,
 	`cmd/streamcounter`,
-	`internal/faults internal/testkit internal/testreport tools/instructions tools/partners tools/release
+	`internal/faults internal/testkit tools/instructions tools/partners tools/release
 		tools/typecheck`, // tests and tools
 	`internal/gate/gatetest internal/streamtest tools/partners/build`,
 	`internal/streamtest/xds`,

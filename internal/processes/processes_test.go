@@ -94,71 +94,6 @@ func (w world) start(t testing.TB, name, rules string, grace time.Duration) *run
 	return r
 }
 
-func eventually(t testing.TB, what string, check func() (bool, string)) {
-	t.Helper()
-	streamtest.Eventually(t, what, check)
-}
-
-// If processes have different rules, the metric shows it at once, and each process logs it once, with both sets of
-// rules. When they agree again, this is logged too.
-func TestDifferentRulesAreTold(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	a, b := w.start(t, "work a", "aa", time.Millisecond), w.start(t, "work b", "aa", time.Millisecond)
-	eventually(t, "both run", func() (bool, string) {
-		list, err := processes.List(t.Context(), w.redis, w.keys)
-		return len(list) == 2 && err == nil, fmt.Sprint(list, err)
-	})
-	told := func(n int) {
-		t.Helper()
-		eventually(t, fmt.Sprintf("both have told %d times", n), func() (bool, string) {
-			x, y := a.said(t, "WARN"), b.said(t, "WARN")
-			return len(x) == n && len(y) == n, fmt.Sprint(x, y)
-		})
-	}
-	if n := a.disagree(t); n != 0 {
-		t.Errorf("the same rules: %v disagree", n)
-	}
-	for i := range 2 {
-		b.rules.Store("bb")
-		told(i + 1)
-		if a.disagree(t) != 1 || b.disagree(t) != 1 {
-			t.Errorf("the metric says %v and %v, expected 1", a.disagree(t), b.disagree(t))
-		}
-		for rules, p := range map[string]*running{"aa": a, "bb": b} {
-			said := p.said(t, "WARN")[i]
-			for _, part := range []string{rules + " of ", "aa: work a", "bb: work b"} {
-				if !strings.Contains(said, part) {
-					t.Errorf("the warning is %q, expected %q in it", said, part)
-				}
-			}
-		}
-		b.rules.Store("aa")
-		eventually(t, "both say that it is over", func() (bool, string) {
-			x, y := a.said(t, "INFO"), b.said(t, "INFO")
-			return len(x) == i+1 && len(y) == i+1 && a.disagree(t) == 0, fmt.Sprint(x, y, a.disagree(t))
-		})
-	}
-	told(2)
-}
-
-// A reload reaches one process before the other: nothing is logged within the grace time.
-func TestAReloadUnderWayIsNotTold(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	a, b := w.start(t, "work a", "aa", time.Hour), w.start(t, "work b", "bb", time.Hour)
-	eventually(t, "they see each other", func() (bool, string) {
-		return a.disagree(t) == 1 && b.disagree(t) == 1, fmt.Sprint(a.disagree(t), b.disagree(t))
-	})
-	a.rules.Store("bb")
-	eventually(t, "they agree", func() (bool, string) {
-		return a.disagree(t) == 0 && b.disagree(t) == 0, fmt.Sprint(a.disagree(t), b.disagree(t))
-	})
-	if said := append(a.said(t, "WARN"), b.said(t, "WARN")...); len(said) > 0 {
-		t.Errorf("the log has %q", said)
-	}
-}
-
 // A process that ends is no longer compared: at once if it stops, a few seconds later if it was killed. A field that
 // is not an announcement is removed.
 func TestProcessesThatEnd(t *testing.T) {
@@ -171,7 +106,7 @@ func TestProcessesThatEnd(t *testing.T) {
 		testkit.Must(t, w.redis.HSet(ctx, w.keys.Processes(), name, value).Err())
 	}
 	a, b := w.start(t, "work a", "aa", time.Millisecond), w.start(t, "work b", "bb", time.Hour)
-	eventually(t, "b is seen, and nothing else", func() (bool, string) {
+	streamtest.Eventually(t, "b is seen, and nothing else", func() (bool, string) {
 		n := w.redis.HLen(ctx, w.keys.Processes()).Val()
 		return a.disagree(t) == 1 && n == 2, fmt.Sprint(a.disagree(t), n)
 	})
@@ -179,7 +114,7 @@ func TestProcessesThatEnd(t *testing.T) {
 	if has := w.redis.HExists(ctx, w.keys.Processes(), "work b").Val(); has {
 		t.Error("a process that has stopped is still there")
 	}
-	eventually(t, "b is gone", func() (bool, string) { return a.disagree(t) == 0, "" })
+	streamtest.Eventually(t, "b is gone", func() (bool, string) { return a.disagree(t) == 0, "" })
 	a.stop()
 	if w.redis.Exists(ctx, w.keys.Processes()).Val() != 0 {
 		t.Error("the hash stays when nobody runs")
@@ -195,12 +130,12 @@ func TestSinceWhen(t *testing.T) {
 	times := fmt.Sprint(" ", now-3600_000, " ", now+60_000)
 	testkit.Must(t, w.redis.HSet(ctx, w.keys.Processes(), "work a", "aa"+times, "work b", "bb"+times).Err())
 	w.start(t, "work a", "aa", time.Hour)
-	eventually(t, "work a has announced itself", func() (bool, string) { // else work b removes its old record
+	streamtest.Eventually(t, "work a has announced itself", func() (bool, string) { // else work b removes its old record
 		n := w.redis.HGet(ctx, w.keys.Processes(), "work a").Val()
 		return !strings.HasSuffix(n, fmt.Sprint(now+60_000)), n
 	})
 	w.start(t, "work b", "cc", time.Hour)
-	eventually(t, "both have announced themselves", func() (bool, string) {
+	streamtest.Eventually(t, "both have announced themselves", func() (bool, string) {
 		list, err := processes.List(ctx, w.redis, w.keys)
 		words := processes.Words(processes.ByRules(list))
 		return err == nil && words == "aa: work a; cc: work b" && list[0].For >= time.Hour &&
@@ -211,12 +146,12 @@ func TestSinceWhen(t *testing.T) {
 // wantOnce waits until a process has failed to announce itself several times, and expects one warning, with a text.
 func wantOnce(t *testing.T, p *running, text string) {
 	t.Helper()
-	eventually(t, "the failure is in the log", func() (bool, string) {
+	streamtest.Eventually(t, "the failure is in the log", func() (bool, string) {
 		said := p.log.String()
 		return strings.Contains(said, text), said
 	})
 	first := p.tried.Load()
-	eventually(t, "it has tried several times more", func() (bool, string) {
+	streamtest.Eventually(t, "it has tried several times more", func() (bool, string) {
 		n := p.tried.Load()
 		return n > first+3, fmt.Sprint(n)
 	})
@@ -243,7 +178,7 @@ func TestPartitionsAreRecordedAgain(t *testing.T) {
 	ctx := t.Context()
 	a := w.start(t, "work a", "aa", time.Hour)
 	for range 2 {
-		eventually(t, "the number of partitions is recorded", func() (bool, string) {
+		streamtest.Eventually(t, "the number of partitions is recorded", func() (bool, string) {
 			has := w.redis.HGetAll(ctx, w.keys.Meta()).Val()
 			return has["partitions"] == "4" && has["version"] == "1", fmt.Sprint(has)
 		})
@@ -251,10 +186,10 @@ func TestPartitionsAreRecordedAgain(t *testing.T) {
 	}
 	testkit.Must(t, w.redis.HSet(ctx, w.keys.Meta(), "partitions", 8).Err())
 	told := func() int { return strings.Count(a.log.String(), "partitions=8, this process was started with 4") }
-	eventually(t, "the log has both numbers", func() (bool, string) { return told() > 0, a.log.String() })
+	streamtest.Eventually(t, "the log has both numbers", func() (bool, string) { return told() > 0, a.log.String() })
 	for range 2 {
 		testkit.Must(t, w.redis.Del(ctx, w.keys.Processes()).Err())
-		eventually(t, "it announces itself once more", func() (bool, string) {
+		streamtest.Eventually(t, "it announces itself once more", func() (bool, string) {
 			return w.redis.Exists(ctx, w.keys.Processes()).Val() == 1, ""
 		})
 	}

@@ -186,48 +186,6 @@ func TestAttemptsArePaced(t *testing.T) {
 	}
 }
 
-func tlsOf(c *tls.Config) func() *tls.Config {
-	if c == nil {
-		return nil
-	}
-	return func() *tls.Config { return c }
-}
-
-// Over TLS, with a certificate of our own. What a server of another authority sends is not used.
-func TestTLS(t *testing.T) {
-	t.Parallel()
-	ours, others := streamtest.NewAuthority(t), streamtest.NewAuthority(t)
-	cert, key := ours.Issue("gateway")
-	mine, mineKey := ours.Issue("ratelimit")
-	serving := ours.Config(cert, key)
-	serving.ClientAuth, serving.ClientCAs = tls.RequireAndVerifyClientCert, serving.RootCAs
-	for name, c := range map[string]struct {
-		config *tls.Config
-		good   bool
-	}{
-		"ours":                {ours.Config(mine, mineKey), true},
-		"no certificate":      {ours.Config("", ""), false},
-		"another authority":   {others.Config(mine, mineKey), false},
-		"plain text, by slip": {nil, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := control.New(t, serving)
-			server.Set("1", resource("a", "edge", "client", 5))
-			server.Start()
-			w := following(t, func(x *xds.Config) { x.Server, x.TLS = server.Addr, tlsOf(c.config) })
-			if c.good {
-				server.Acked("1")
-				return
-			}
-			w.awaitLog("the xDS server is away")
-			if w.Ready() == nil {
-				t.Error("limits have come")
-			}
-		})
-	}
-}
-
 // A server that comes back under another authority is accepted once the files have that authority, and the log has
 // each reason of its absence once.
 func TestCertificatesChange(t *testing.T) {
