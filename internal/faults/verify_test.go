@@ -159,17 +159,17 @@ func (v *verdict) verifyChecks() {
 	}
 }
 
-// alerts reads the stream of alerts, key → transitions in order, and by sequence.
-func (s *system) alerts() (byKey map[string][]api.Transition, bySeq map[uint64]string) {
+// alerts reads the stream of alerts: key → transitions in order.
+func (s *system) alerts() map[string][]api.Transition {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	js := s.jetStream()
 	str, err := js.Stream(ctx, "SC_ALERTS")
 	testkit.Must(s.t, err)
-	byKey, bySeq = map[string][]api.Transition{}, map[uint64]string{}
+	byKey := map[string][]api.Transition{}
 	if str.CachedInfo().State.Msgs == 0 {
-		return byKey, bySeq
+		return byKey
 	}
 	c, err := str.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy})
 	testkit.Must(s.t, err)
@@ -185,9 +185,8 @@ func (s *system) alerts() (byKey map[string][]api.Transition, bySeq map[uint64]s
 		var tr api.Transition
 		testkit.Must(s.t, json.Unmarshal(m.Data(), &tr))
 		byKey[tr.Key] = append(byKey[tr.Key], tr)
-		bySeq[meta.Sequence.Stream] = tr.ID
 	}
-	return byKey, bySeq
+	return byKey
 }
 
 // verifyAlerts replays each key's log. A key of events only rises: each level
