@@ -40,15 +40,7 @@ func startGuard(t testing.TB, s *system) *guard.Guard {
 // the day, and no other. It gives how many these are.
 func (v *verdict) verifyGuard(g *guard.Guard) (throttled int) {
 	v.t.Helper()
-	full := map[string]bool{}
-	for key := range v.logs {
-		if falls(key) {
-			continue
-		}
-		if amounts, limit := v.levels(key); len(amounts) > 0 && amounts[len(amounts)-1] >= limit {
-			full[key] = true
-		}
-	}
+	full := v.full()
 	streamtest.Eventually(v.t, "the guard knows who is throttled", func() (bool, string) {
 		wrong := ""
 		for key := range v.logs {
@@ -59,4 +51,18 @@ func (v *verdict) verifyGuard(g *guard.Guard) (throttled int) {
 		return wrong == "", wrong
 	})
 	return len(full)
+}
+
+// full returns the keys that are at their limit for the day.
+func (v *verdict) full() map[string]bool {
+	full := map[string]bool{}
+	for key := range v.logs {
+		if falls(key) {
+			continue
+		}
+		if amounts, limit := v.levels(key); len(amounts) > 0 && amounts[len(amounts)-1] >= limit {
+			full[key] = true
+		}
+	}
+	return full
 }

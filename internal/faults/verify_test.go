@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
@@ -59,7 +60,13 @@ func (s *system) logs() map[string][]entry {
 	ctx, logs := context.Background(), map[string][]entry{}
 	for p := range s.keys.Partitions {
 		form := s.keys.Counter(p, "log", "")
-		names := s.admin.Scan(ctx, 0, form+"*", 1000).Iterator()
+		node := redis.Cmdable(s.admin)
+		if cluster, ok := s.admin.(*redis.ClusterClient); ok {
+			master, err := cluster.MasterForKey(ctx, form)
+			testkit.Must(s.t, err)
+			node = master
+		}
+		names := node.Scan(ctx, 0, form+"*", 1000).Iterator()
 		for names.Next(ctx) {
 			key := strings.TrimPrefix(names.Val(), form)
 			if byCallers(key) {
