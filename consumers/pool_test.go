@@ -67,34 +67,6 @@ func TestACleanStopLeavesNothing(t *testing.T) {
 	}
 }
 
-// A worker read events, folded some of them, and died: other workers claim the events, and count them once.
-func TestADeadWorkersEventsAreClaimed(t *testing.T) {
-	bothWays(t, func(t *testing.T) {
-		ctx := context.Background()
-		w := newWorld(t)
-		dead := eventlog.NewReader(w.redis, w.keys, "dead", w.keys.All())
-		testkit.Must(t, dead.CreateGroups(ctx))
-		for range 5 {
-			w.append(api.Event{Key: "user:1", Count: 2})
-		}
-		batches, err := dead.Read(ctx, 100, -1)
-		if err != nil || len(batches) != 1 || len(batches[0].Messages) != 5 {
-			t.Fatalf("%v, %v", batches, err)
-		}
-		batch := counters.Batch{Partition: batches[0].Partition}
-		for _, m := range batches[0].Messages[1:3] {
-			batch.Events = append(batch.Events, counters.Event{ID: m.ID, Ms: m.Ms(), Key: "user:1", Count: 2})
-		}
-		_, _, err = w.counter.Fold(ctx, w.rules, batch)
-		testkit.Must(t, err)
-		w.start(&recorder{}, nil)
-		w.eventuallyUsed("user:1", 10)
-		if n := w.sample("claims_total"); n != 3 {
-			t.Errorf("claims_total %v, expected 3", n)
-		}
-	})
-}
-
 // An event that makes the script fail, for any reason, is isolated and becomes the only dead letter: the other events
 // of its batch are counted, and those of the other partitions of its call.
 func TestARefusedEventIsBuriedAlone(t *testing.T) {
@@ -167,39 +139,6 @@ func TestWorkGoesOnAfterRedisForgets(t *testing.T) {
 	}
 }
 
-// Events that were trimmed before any worker counted them are lost, whether a worker that died had read them or nobody
-// had. The next workers detect, count and record them, once.
-func TestTrimmedEventsAreSeen(t *testing.T) {
-	t.Parallel()
-	w := newWorldOf(t, streamtest.Redis(t), 4) // the embedded one does not keep these numbers
-	stop := w.start(&recorder{}, nil)
-	appendAll := func(n int) {
-		for range n {
-			w.append(api.Event{Key: "user:1", Count: 1})
-		}
-	}
-	appendAll(1)
-	w.eventuallyUsed("user:1", 1)
-	stop()
-	appendAll(5)
-	_, err := eventlog.NewReader(w.redis, w.keys, "dead", w.keys.All()).Read(t.Context(), 100, -1)
-	testkit.Must(t, err)
-	appendAll(7)
-	p := w.keys.Partition("user:1")
-	testkit.Must(t, w.redis.XTrimMaxLen(t.Context(), w.keys.Events(p), 3).Err())
-	w.start(&recorder{}, nil)
-	w.start(&recorder{}, nil)
-	w.eventuallyUsed("user:1", 4)
-	w.eventually("the loss is counted", func() (bool, string) {
-		n := w.sample("events_trimmed_unread_total")
-		return n == 9 && w.pending() == 0, fmt.Sprint(n, w.pending())
-	})
-	dead := w.dead(p)
-	if len(dead) != 1 || !strings.HasPrefix(dead[0].Values["reason"].(string), "9 events were trimmed") {
-		t.Fatalf("%v", dead)
-	}
-}
-
 // While the publisher fails, transitions wait, and later they are published in order. After a failover the same
 // transition can be written again, under another stream ID: it is still the same message, and JetStream drops the copy.
 func TestTransitionsWaitInTheOutbox(t *testing.T) {
@@ -235,29 +174,6 @@ func TestTransitionsWaitInTheOutbox(t *testing.T) {
 	defer r.mu.Unlock()
 	if r.copies < 12 { // a relay that was late for its lock publishes more
 		t.Errorf("%d messages came twice, expected 12", r.copies)
-	}
-}
-
-// One relay at a time publishes a partition; when it stops, another one goes on.
-func TestOneRelayAtATime(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	first, second := &recorder{}, &recorder{}
-	slow := func(c *consumers.Config) { c.LockTTL = 2 * time.Second } // no lock expires, even on a busy machine
-	stopFirst := w.start(first, slow)
-	w.eventually("the first relay has all locks", func() (bool, string) {
-		n := w.redis.Exists(context.Background(), w.keys.Relay(0), w.keys.Relay(1), w.keys.Relay(2),
-			w.keys.Relay(3)).Val()
-		return n == 4, fmt.Sprint(n)
-	})
-	w.start(second, slow)
-	w.append(api.Event{Key: "user:1", Count: 10})
-	w.told(first, "user:1", toTheTop)
-	stopFirst()
-	w.append(api.Event{Key: "user:2", Count: 10})
-	w.told(second, "user:2", toTheTop)
-	if second.of("user:1") != "" || first.of("user:2") != "" {
-		t.Fatalf("published twice: %s; %s", second.of("user:1"), first.of("user:2"))
 	}
 }
 

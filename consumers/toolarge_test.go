@@ -14,7 +14,6 @@ import (
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // If a reply is too large, the worker reads its events again at once, in smaller parts. An event that is too large by
@@ -111,53 +110,5 @@ func TestALargeEventLeavesTheStream(t *testing.T) {
 	w.eventuallyUsed(key, 2)
 	if large, lost := w.letters("invalid"), w.sample("events_trimmed_unread_total"); large != 2 || lost != 0 {
 		t.Errorf("%v dead letters of large events, want 2; %v events lost, want 0", large, lost)
-	}
-}
-
-// An event that cannot be counted becomes a dead letter of the partition to which it was appended, with the reason: a
-// producer computed the partition of its key wrongly, or it lacks a good value for its rule. It is not counted and
-// causes no transition; the other events of its batch count.
-func TestAnEventThatCannotBeCountedIsADeadLetter(t *testing.T) {
-	t.Parallel()
-	hour := windows.Window{Limit: 10, Per: time.Hour}
-	distinct := windows.Window{Limit: 2, Per: time.Hour, Distinct: "user"}
-	w, r := newWorld(t, &windows.Rule{Name: "stuffing", Match: "ip:*", Windows: []windows.Window{distinct}},
-		&windows.Rule{Name: "api", Match: "user:*", Windows: []windows.Window{hour}, Alerts: []int{50}}), &recorder{}
-	key, good, ip := w.keyIn(1, "misplaced"), w.keyIn(2, "good"), keyOf(w.keys, 2, "ip:1")
-	w.append(api.Event{Key: good, Count: 1})
-	wrong := w.xadd(w.keys.Events(2), "key", key, "count", 10, "id", "a")
-	for _, values := range [][]any{{"key", ip}, {"key", ip, "user", strings.Repeat("u", 257)},
-		{"key", ip, "user", "Andr\xe9"}, {"key", ip, "user", "alice"}} {
-		w.xadd(w.keys.Events(2), values...)
-	}
-	w.append(api.Event{Key: good, Count: 9})
-	w.start(r, nil)
-	w.eventually("the events are dead letters", func() (bool, string) {
-		n := len(w.dead(2))
-		return n == 4 && w.pending() == 0, fmt.Sprint(n, w.pending())
-	})
-	letters := w.dead(2)
-	for i, parts := range [][]string{{"partition 2", "partition 1", key, `"id":"a"`}, {`different values of "user"`},
-		{"257 bytes"}, {"not valid UTF-8"}} {
-		text := fmt.Sprint(letters[i].Values["reason"], letters[i].Values["body"])
-		for _, part := range parts {
-			if !strings.Contains(text, part) {
-				t.Errorf("letter %d has no %s: %s", i, part, text)
-			}
-		}
-	}
-	if id := letters[0].Values["event"]; id != wrong {
-		t.Errorf("the letter is of the event %v, want %s", id, wrong)
-	}
-	w.eventuallyUsed(ip, 1)
-	w.eventuallyUsed(good, 10)
-	w.told(r, good, toTheTop)
-	if n := w.used(key); n != 0 || r.of(key) != "" {
-		t.Errorf("the event counts %d, published %q", n, r.of(key))
-	}
-	w.append(api.Event{Key: key, Count: 3, ID: "a"}) // its id is not used up
-	w.eventuallyUsed(key, 3)
-	if misplaced, dead := w.letters("misplaced"), w.sample("dead_letters_total"); misplaced != 1 || dead != 4 {
-		t.Errorf("misplaced %v, dead letters %v", misplaced, dead)
 	}
 }
