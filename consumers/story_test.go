@@ -71,8 +71,7 @@ func tell(t *testing.T, rules string, steps []string) {
 	y := &story{world: newWorldOf(t, url, 4, list.List()...), pools: map[string]*recorder{},
 		stop: map[string]func(){}}
 	y.counter.Now = nil
-	y.own, y.other = y.followed(y.counter), y.followed(counters.New(y.redis, y.keys))
-	go y.own.Run(t.Context())
+	y.other = y.followed(counters.New(y.redis, y.keys))
 	for _, step := range steps {
 		if words, ok := strings.CutPrefix(step, "> "); ok {
 			y.run(strings.Fields(words))
@@ -83,10 +82,10 @@ func tell(t *testing.T, rules string, steps []string) {
 // story is one file that is being run.
 type story struct {
 	*world
-	pools      map[string]*recorder
-	stop       map[string]func()
-	own, other *overrides.All // of the pools, and of another process
-	logged     testkit.Log
+	pools  map[string]*recorder
+	stop   map[string]func()
+	other  *overrides.All // of another process
+	logged testkit.Log
 }
 
 func (y *story) followed(c *counters.Redis) *overrides.All {
@@ -188,10 +187,10 @@ func (y *story) is(what string, want int64, number func() int64) {
 
 func (y *story) start(pool string, settings []string) {
 	y.t.Helper()
-	down := slices.Contains(settings, "down")
+	down, own := slices.Contains(settings, "down"), y.followed(y.counter)
 	y.pools[pool] = &recorder{down: down}
 	y.stop[pool] = y.world.start(y.pools[pool], func(c *consumers.Config) {
-		c.Log, c.Rules = slog.New(slog.NewTextHandler(&y.logged, nil)), windows.Under(y.own, c.Rules)
+		c.Log, c.Rules = slog.New(slog.NewTextHandler(&y.logged, nil)), windows.Under(own, c.Rules)
 		if down {
 			stopAtOnce(c)
 		}
@@ -205,6 +204,7 @@ func (y *story) start(pool string, settings []string) {
 			}
 		}
 	})
+	go own.Run(y.t.Context())
 }
 
 func (y *story) put(stream string, words []string) {
