@@ -134,14 +134,6 @@ func (w *world) run(p consumers.Publisher, change func(*consumers.Config)) (*con
 	return pool, stop
 }
 
-// moveClock has the counter take its time from a clock that is ahead by what the test adds. A window of an hour then
-// ends when the test says so, and not before a slow machine has counted the event.
-func (w *world) moveClock() (ahead *atomic.Int64) {
-	ahead = &atomic.Int64{}
-	w.counter.Now = func() int64 { return time.Now().UnixMilli() + ahead.Load() }
-	return ahead
-}
-
 func (w *world) append(events ...api.Event) {
 	w.t.Helper()
 	if out := w.log.Append(context.Background(), events); out.Err != nil {
@@ -198,14 +190,6 @@ func (w *world) waiting(p int, n int64) {
 	})
 }
 
-// xadd appends an entry as it is.
-func (w *world) xadd(stream string, values ...any) (id string) {
-	w.t.Helper()
-	id, err := w.redis.XAdd(context.Background(), &redis.XAddArgs{Stream: stream, Values: values}).Result()
-	testkit.Must(w.t, err)
-	return id
-}
-
 // dead returns the dead letters of a partition.
 func (w *world) dead(p int) []redis.XMessage {
 	w.t.Helper()
@@ -218,12 +202,6 @@ func (w *world) dead(p int) []redis.XMessage {
 func (w *world) sample(name string) float64 {
 	w.t.Helper()
 	return w.sampleOf(name, "")
-}
-
-// letters returns how many dead letters of a kind were written.
-func (w *world) letters(kind string) float64 {
-	w.t.Helper()
-	return w.sampleOf("dead_letters_total", kind)
 }
 
 // sampleOf sums a metric over the samples that have a label value; "" for all.
@@ -271,6 +249,9 @@ type recorder struct {
 	seen []string
 	all  []api.Transition
 	down bool
+	// tries has how many transitions each Publish may have sent before, of how many; if fails, the second one fails.
+	tries []string
+	fails bool
 	// copies is how many came with an ID that had come before.
 	copies int
 }
@@ -283,7 +264,8 @@ func (r *recorder) Publish(ctx context.Context, list []api.Transition, resent in
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.down {
+	r.tries = append(r.tries, fmt.Sprintf("%d of %d", resent, len(list)))
+	if r.down || r.fails && len(r.tries) == 2 {
 		return errors.New("down")
 	}
 	for _, t := range list {
