@@ -57,6 +57,10 @@ import (
 //	due KEY                     when the key is due to be swept, and whether it has a record of levels
 //	lose FORM KEY               the counter of the key in one form is gone, as when it expires
 //	clear                       Redis is empty again
+//	log KEY                     the entries of the key's log: time, count, and total
+//	forget KEY                  the newest of them is deleted
+//	retention DURATION          how long events are kept
+//	ids KEY                     how many ids the key's partition remembers, and for how long
 //
 // TestStories runs each story two times: first one fold serves all partitions, then each partition has its own fold, as
 // on a Cluster. A story with the algorithm EVERY runs so under each algorithm, with the same results. With the
@@ -242,6 +246,29 @@ func (y *story) run(words []string, input string) []string {
 		testkit.Must(y.t, y.redis.Del(y.t.Context(), name).Err())
 	case "clear":
 		y.clear()
+	case "log", "forget":
+		log := y.keys.Counter(y.keys.Partition(of[0]), "log", of[0])
+		list, err := y.redis.XRange(y.t.Context(), log, "-", "+").Result()
+		testkit.Must(y.t, err)
+		if words[0] == "forget" {
+			testkit.Must(y.t, y.redis.XDel(y.t.Context(), log, list[len(list)-1].ID).Err())
+			return nil
+		}
+		var lines []string
+		for _, e := range list {
+			at := ms(y.number(strings.TrimSuffix(e.ID, "-0")) - start).String()
+			if strings.Contains(at, "h") { // an ID of Redis's clock
+				at = "later"
+			}
+			lines = append(lines, fmt.Sprintf("%s: %s, %s", at, e.Values["count"], e.Values["total"]))
+		}
+		return lines
+	case "retention":
+		y.store.store.Retention = y.duration(of[0])
+	case "ids":
+		name := y.keys.IDs(y.keys.Partition(of[0]))
+		n, ttl := y.redis.ZCard(y.t.Context(), name).Val(), y.redis.PTTL(y.t.Context(), name).Val()
+		return []string{fmt.Sprintf("%d, for %v", n, ttl.Round(time.Minute))}
 	default:
 		y.t.Fatalf("unknown step %q", words)
 	}
