@@ -254,12 +254,7 @@ func (y *story) await(step string, of, words []string) {
 // is waits until a number is as it should be.
 func (y *story) is(what, want string, number func() float64) {
 	y.t.Helper()
-	text, above := strings.CutPrefix(want, ">")
-	n := float64(y.number(text))
-	y.eventually(what+" is "+want, func() (bool, string) {
-		is := number()
-		return is == n && !above || above && is > n, fmt.Sprint(is)
-	})
+	streamtest.EventuallyIs(y.t, what, want, number)
 }
 
 func (y *story) start(pool string, settings []string) {
