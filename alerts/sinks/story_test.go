@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -54,7 +56,7 @@ func TestStories(t *testing.T) {
 			y.server = streamtest.OwnNATS(t)
 			url = y.server.URL()
 		}
-		y.world, y.am = newWorld(t, url), newFakeAM(t)
+		y.world, y.am, y.js = newWorld(t, url), newFakeAM(t), streamtest.JetStream(t, url)
 		y.file(list)
 		for i, step := range steps {
 			words, ok := strings.CutPrefix(step, "> ")
@@ -78,6 +80,7 @@ func TestStories(t *testing.T) {
 type story struct {
 	*world
 	server    *streamtest.NATSServer
+	js        jetstream.JetStream
 	hooks     map[string]*receiver
 	am        *fakeAM
 	processes map[string]*process
@@ -106,7 +109,6 @@ func (y *story) file(list string) {
 func (y *story) run(words []string, input string) {
 	y.t.Helper()
 	ctx, arg := y.t.Context(), append(slices.Clone(words[1:]), "", "", "", "")
-	js := streamtest.JetStream(y.t, y.url)
 	switch words[0] {
 	case "start":
 		y.posts = y.am.count()
@@ -159,7 +161,7 @@ func (y *story) run(words []string, input string) {
 			return http.StatusOK
 		})
 	case "delete":
-		testkit.Must(y.t, js.DeleteConsumer(ctx, y.stream(), "sink-pager"))
+		testkit.Must(y.t, y.js.DeleteConsumer(ctx, y.stream(), "sink-pager"))
 	case "lose":
 		y.server.Stop()
 		lost, err := filepath.Glob(filepath.Join(y.server.Dir(), "jetstream/*/streams", y.stream(), "obs/*"))
@@ -170,7 +172,7 @@ func (y *story) run(words []string, input string) {
 		testkit.Must(y.t, os.RemoveAll(lost[0]))
 		y.server.Start()
 	case "purge", "unpublish":
-		stream, err := js.Stream(ctx, y.stream())
+		stream, err := y.js.Stream(ctx, y.stream())
 		testkit.Must(y.t, err)
 		if words[0] == "purge" {
 			testkit.Must(y.t, stream.Purge(ctx))
@@ -178,10 +180,10 @@ func (y *story) run(words []string, input string) {
 			testkit.Must(y.t, stream.DeleteMsg(ctx, stream.CachedInfo().State.LastSeq))
 		}
 	case "anew":
-		testkit.Must(y.t, js.DeleteStream(ctx, y.stream()))
+		testkit.Must(y.t, y.js.DeleteStream(ctx, y.stream()))
 		testkit.Must(y.t, y.publisher.Ensure(ctx))
 	case "acknowledged":
-		y.acknowledged(js)
+		y.acknowledged(y.js)
 	default:
 		y.await(words, arg)
 	}
