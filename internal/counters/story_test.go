@@ -58,7 +58,8 @@ import (
 //	lose FORM KEY               the counter of the key in one form is gone, as when it expires
 //	clear                       Redis is empty again
 //	log KEY                     the entries of the key's log: time, count, and total
-//	forget KEY                  the newest of them is deleted
+//	total KEY                   the newest total
+//	forget KEY                  the newest entry is deleted
 //	retention DURATION          how long events are kept
 //	ids KEY                     how many ids the key's partition remembers, and for how long
 //
@@ -246,7 +247,7 @@ func (y *story) run(words []string, input string) []string {
 		testkit.Must(y.t, y.redis.Del(y.t.Context(), name).Err())
 	case "clear":
 		y.clear()
-	case "log", "forget":
+	case "log", "forget", "total":
 		log := y.keys.Counter(y.keys.Partition(of[0]), "log", of[0])
 		list, err := y.redis.XRange(y.t.Context(), log, "-", "+").Result()
 		testkit.Must(y.t, err)
@@ -254,13 +255,13 @@ func (y *story) run(words []string, input string) []string {
 			testkit.Must(y.t, y.redis.XDel(y.t.Context(), log, list[len(list)-1].ID).Err())
 			return nil
 		}
+		if words[0] == "total" {
+			return []string{list[len(list)-1].Values["total"].(string)}
+		}
 		var lines []string
 		for _, e := range list {
-			at := ms(y.number(strings.TrimSuffix(e.ID, "-0")) - start).String()
-			if strings.Contains(at, "h") { // an ID of Redis's clock
-				at = "later"
-			}
-			lines = append(lines, fmt.Sprintf("%s: %s, %s", at, e.Values["count"], e.Values["total"]))
+			at := y.number(strings.TrimSuffix(e.ID, "-0")) - start
+			lines = append(lines, fmt.Sprintf("%v: %s, %s", ms(at), e.Values["count"], e.Values["total"]))
 		}
 		return lines
 	case "retention":
