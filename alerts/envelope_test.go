@@ -13,8 +13,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// The message is a contract with subscribers in other languages, so testdata/throttle.txt spells it out: CloudEvents 1.0
-// in binary mode, and the headers for JetStream. It expires after 65,977 ms, which are rounded up.
+// The message is a contract with subscribers in other languages, so testdata/throttle.txt spells it out: CloudEvents
+// 1.0 in binary mode, and the headers for JetStream. It expires after 65,977 ms, which are rounded up.
 func TestThrottleMessage(t *testing.T) {
 	tr := api.Transition{
 		ID: "whatever it had", Rule: "api", Key: "10.0.0.1", State: api.StateThrottled, Level: 100, Limit: 10,

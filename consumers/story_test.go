@@ -29,40 +29,40 @@ import (
 // begins with user:NAME. "TEXT" in an entry has the escapes of Go, X*N is N bytes X, and $N is the ID of the entry that
 // the step put added, the first is $1.
 //
-//	start POOL [SETTING...]                  a pool starts. Its publisher may be down, or the second Publish fails (fails);
-//	                                         its connection may be tight or slow; min-idle=, lock=, quarantine=DURATION
-//	stop POOL                                it stops cleanly
-//	clock, advance DURATION                  the clock of pools is the story's from now on, and moves
-//	add KEY COUNT [ID]                       a producer appends an event
-//	put STREAM P [id=ID] FIELD VALUE...      an entry is added to a stream of a partition as it is; id=now: by the clock
-//	copy STREAM P                            each entry of a stream is added again
-//	groups                                   the consumer groups are created
-//	read WORKER                              a worker reads all new events, and dies
-//	die KEY                                  an event is appended, which a worker reads that dies; no pool reads it first
-//	trim P N                                 the events of a partition are trimmed to N
-//	foreign NAME P                           a string replaces one of a partition's keys
-//	delete NAME P                            one of a partition's keys is deleted
-//	block PATTERN, unblock PATTERN           an operator sets or clears a block
-//	limit KEY LIMIT PER [FOR]                an operator sets a limit
-//	flush, kill, restart                     Redis loses its scripts, is killed, starts with an empty memory
-//	memory BYTES                             how much memory Redis may have; 0: any
-//	refused KEY                              Redis refuses an event of the key
-//	mark                                     what was logged until now does not count
+//	start POOL [SETTING...]              a pool starts. Its publisher may be down, or the second Publish fails (fails);
+//	                                     its connection may be tight or slow; min-idle=, lock=, quarantine=DURATION
+//	stop POOL                            it stops cleanly
+//	clock, advance DURATION              the clock of pools is the story's from now on, and moves
+//	add KEY COUNT [ID]                   a producer appends an event
+//	put STREAM P [id=ID] FIELD VALUE...  an entry is added to a stream of a partition as it is; id=now: by the clock
+//	copy STREAM P                        each entry of a stream is added again
+//	groups                               the consumer groups are created
+//	read WORKER                          a worker reads all new events, and dies
+//	die KEY                              an event is appended, which a worker reads that dies; no pool reads it first
+//	trim P N                             the events of a partition are trimmed to N
+//	foreign NAME P                       a string replaces one of a partition's keys
+//	delete NAME P                        one of a partition's keys is deleted
+//	block PATTERN, unblock PATTERN       an operator sets or clears a block
+//	limit KEY LIMIT PER [FOR]            an operator sets a limit
+//	flush, kill, restart                 Redis loses its scripts, is killed, starts with an empty memory
+//	memory BYTES                         how much memory Redis may have; 0: any
+//	refused KEY                          Redis refuses an event of the key
+//	mark                                 what was logged until now does not count
 //
-//	used KEY N                               how much the key has used
-//	told POOL KEY [TRANSITION, ...]          which transitions the pool has published
-//	decision POOL KEY RULE STATE             the last decision that the pool has published
-//	attempts POOL [N of N, ...]              how many transitions each Publish may have sent before, of how many
-//	copies POOL N                            how many transitions the pool has published again
-//	metric NAME N [LABEL]                    the sum of a metric
-//	pending N                                how many events are pending
-//	length STREAM P N                        how many entries a stream of a partition has
-//	entry STREAM P ID N                      how many of them have an ID
-//	exists NAME P                            a partition has a key
-//	fields NAME P N                          how many fields one of a partition's hashes has
-//	letters P N                              how many dead letters a partition has
-//	letter P I TEXT                          what is in dead letter I
-//	logged N REGEXP                          how often the log says something
+//	used KEY N                           how much the key has used
+//	told POOL KEY [TRANSITION, ...]      which transitions the pool has published
+//	decision POOL KEY RULE STATE         the last decision that the pool has published
+//	attempts POOL [N of N, ...]          how many transitions each Publish may have sent before, of how many
+//	copies POOL N                        how many transitions the pool has published again
+//	metric NAME N [LABEL]                the sum of a metric
+//	pending N                            how many events are pending
+//	length STREAM P N                    how many entries a stream of a partition has
+//	entry STREAM P ID N                  how many of them have an ID
+//	exists NAME P                        a partition has a key
+//	fields NAME P N                      how many fields one of a partition's hashes has
+//	letters P N                          how many dead letters a partition has
+//	letter P I TEXT                      what is in dead letter I
+//	logged N REGEXP                      how often the log says something
 //
 // TestStories runs each story two times: with one script call for all partitions of a read, and with a call for each.
 func TestStories(t *testing.T) {
@@ -79,7 +79,7 @@ func tell(t *testing.T, rules string, steps []string) {
 	list, err := windows.Parse("rules.yml", []byte(rules))
 	testkit.Must(t, err)
 	y := &story{pools: map[string]*recorder{}, stop: map[string]func(){}}
-	url := ""
+	var url string
 	switch {
 	case strings.Contains(rules, "On a real Redis"): // the embedded one does not keep these numbers
 		url = streamtest.Redis(t)

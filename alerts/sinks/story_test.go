@@ -127,7 +127,8 @@ func (y *story) run(words []string, input string) {
 	case "raise", "clear":
 		level, err := strconv.Atoi(arg[1])
 		testkit.Must(y.t, err)
-		one := y.alert(arg[0], level, map[string]api.State{"raise": api.StateRaised, "clear": api.StateCleared}[words[0]])
+		states := map[string]api.State{"raise": api.StateRaised, "clear": api.StateCleared}
+		one := y.alert(arg[0], level, states[words[0]])
 		one.Shadow = arg[2] == "shadow"
 		if arg[2] == "short" {
 			one.ExpiresMs = one.AtMs + 1

@@ -154,7 +154,7 @@ func (v *verdict) verifyStored(s *system) {
 	}
 }
 
-// lost verifies the events, but excuses those that were acknowledged and are not counted. It returns how many those are.
+// lost verifies the events, but excuses those that were acknowledged and are not counted. It returns their number.
 func (v *verdict) lost() (lost int) {
 	v.t.Helper()
 	for key, numbers := range v.rec.acked {
