@@ -29,7 +29,7 @@ import (
 // begins with user:NAME. "TEXT" in an entry has the escapes of Go, X*N is N bytes X, and $N is the ID of the entry that
 // the step put added, the first is $1.
 //
-//	start POOL [SETTING...]              a pool starts. Its publisher may be down, or the second Publish fails (fails);
+//	start POOL [SETTING...]              a pool starts. Its publisher may be down, or its second Publish (fails);
 //	                                     its connection may be tight or slow; min-idle=, lock=, quarantine=DURATION
 //	stop POOL                            it stops cleanly
 //	clock, advance DURATION              the clock of pools is the story's from now on, and moves
