@@ -1,18 +1,20 @@
 package alerts_test
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// The message is a contract with subscribers in other languages, so the test spells it out: CloudEvents 1.0 in binary
-// mode, and the headers for JetStream.
+// The message is a contract with subscribers in other languages, so testdata/throttle.txt spells it out: CloudEvents
+// 1.0 in binary mode, and the headers for JetStream. It expires after 65,977 ms, which are rounded up.
 func TestThrottleMessage(t *testing.T) {
 	tr := api.Transition{
 		ID: "whatever it had", Rule: "api", Key: "10.0.0.1", State: api.StateThrottled, Level: 100, Limit: 10,
@@ -22,35 +24,13 @@ func TestThrottleMessage(t *testing.T) {
 	}
 	m, err := alerts.Message("sc", tr)
 	testkit.Must(t, err)
-	if want := "sc.throttle.api.~MTAuMC4wLjE"; m.Subject != want {
-		t.Errorf("subject %s, want %s", m.Subject, want)
+	text := "subject: " + m.Subject + "\n"
+	for _, name := range slices.Sorted(maps.Keys(m.Header)) {
+		text += fmt.Sprintf("%s: %s\n", name, m.Header[name])
 	}
-	const id = "sc/throttle/api/100/60000/throttled/1700000000123/1700000060100/~MTAuMC4wLjE"
-	headers := map[string][]string{
-		"ce-specversion":     {"1.0"},
-		"ce-id":              {id},
-		"ce-source":          {"/streamcounter/sc"},
-		"ce-type":            {"io.streamcounter.throttle.throttled"},
-		"ce-time":            {"2023-11-14T22:13:20.123Z"},
-		"ce-datacontenttype": {"application/json"},
-		"Nats-Msg-Id":        {id},
-		"Nats-TTL":           {"1m6s"}, // 65,977 ms until it expires, rounded up
-	}
-	if diff := cmp.Diff(headers, map[string][]string(m.Header)); diff != "" {
-		t.Errorf("headers (-want +got):\n%s", diff)
-	}
-	payload := map[string]any{
-		"id": id, "rule": "api", "key": "10.0.0.1", "state": "throttled", "level": 100.0, "limit": 10.0,
-		"window_ms": 60_000.0,
-		"used":      12.0, "version": 1_700_000_000_123.0, "at_ms": 1_700_000_000_123.0,
-		"since_ms": 1_700_000_000_100.0,
-		"until_ms": 1_700_000_060_100.0, "expires_ms": 1_700_000_066_100.0,
-	}
-	var got map[string]any
-	testkit.Must(t, json.Unmarshal(m.Data, &got))
-	if diff := cmp.Diff(payload, got); diff != "" {
-		t.Errorf("payload (-want +got):\n%s", diff)
-	}
+	var body bytes.Buffer
+	testkit.Must(t, json.Indent(&body, m.Data, "", "  "))
+	testkit.Golden(t, "testdata/throttle.txt", text+body.String()+"\n")
 }
 
 // JetStream accepts whole seconds, at least one. A decision must not be removed before it expires, by the clock that

@@ -3,7 +3,6 @@ package consumers_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -67,34 +66,6 @@ func TestACleanStopLeavesNothing(t *testing.T) {
 	}
 }
 
-// A worker read events, folded some of them, and died: other workers claim the events, and count them once.
-func TestADeadWorkersEventsAreClaimed(t *testing.T) {
-	bothWays(t, func(t *testing.T) {
-		ctx := context.Background()
-		w := newWorld(t)
-		dead := eventlog.NewReader(w.redis, w.keys, "dead", w.keys.All())
-		testkit.Must(t, dead.CreateGroups(ctx))
-		for range 5 {
-			w.append(api.Event{Key: "user:1", Count: 2})
-		}
-		batches, err := dead.Read(ctx, 100, -1)
-		if err != nil || len(batches) != 1 || len(batches[0].Messages) != 5 {
-			t.Fatalf("%v, %v", batches, err)
-		}
-		batch := counters.Batch{Partition: batches[0].Partition}
-		for _, m := range batches[0].Messages[1:3] {
-			batch.Events = append(batch.Events, counters.Event{ID: m.ID, Ms: m.Ms(), Key: "user:1", Count: 2})
-		}
-		_, _, err = w.counter.Fold(ctx, w.rules, batch)
-		testkit.Must(t, err)
-		w.start(&recorder{}, nil)
-		w.eventuallyUsed("user:1", 10)
-		if n := w.sample("claims_total"); n != 3 {
-			t.Errorf("claims_total %v, expected 3", n)
-		}
-	})
-}
-
 // An event that makes the script fail, for any reason, is isolated and becomes the only dead letter: the other events
 // of its batch are counted, and those of the other partitions of its call.
 func TestARefusedEventIsBuriedAlone(t *testing.T) {
@@ -130,137 +101,6 @@ func TestARefusedEventIsBuriedAlone(t *testing.T) {
 	}
 }
 
-// Redis loses its scripts, the event streams, and all of its memory: work goes on. All parts of a worker meet the
-// outage: its beginning and its end are logged once.
-func TestWorkGoesOnAfterRedisForgets(t *testing.T) {
-	t.Parallel()
-	own := streamtest.OwnRedis(t)
-	ctx := context.Background()
-	w, log := newWorldOf(t, own.URL(), 4), &testkit.Log{}
-	stop := w.start(&recorder{}, func(c *consumers.Config) { c.Log = slog.New(slog.NewTextHandler(log, nil)) })
-	said := func(what string) {
-		w.eventually(what, func() (bool, string) { return strings.Contains(log.String(), what), log.String() })
-	}
-	w.append(api.Event{Key: "user:1", Count: 1})
-	w.eventuallyUsed("user:1", 1)
-	testkit.Must(t, w.redis.ScriptFlush(ctx).Err())
-	w.append(api.Event{Key: "user:1", Count: 1})
-	w.eventuallyUsed("user:1", 2)
-	for p := range w.keys.Partitions { // as when they expire: the group is deleted too
-		testkit.Must(t, w.redis.Del(ctx, w.keys.Events(p)).Err())
-	}
-	w.append(api.Event{Key: "user:1", Count: 1})
-	w.eventuallyUsed("user:1", 3)
-	before := len(log.String())
-	own.Kill()
-	said("Redis does not answer")
-	own.Start() // with an empty memory
-	said("Redis answers again")
-	w.eventually("an event is appended", func() (bool, string) {
-		out := w.log.Append(ctx, []api.Event{{Key: "user:1", Count: 5}})
-		return out.Err == nil, fmt.Sprint(out.Err)
-	})
-	w.eventuallyUsed("user:1", 5)
-	stop()
-	if outage := log.String()[before:]; strings.Count(outage, "\n") != 2 {
-		t.Errorf("want two lines:\n%s", outage)
-	}
-}
-
-// Events that were trimmed before any worker counted them are lost, whether a worker that died had read them or nobody
-// had. The next workers detect, count and record them, once.
-func TestTrimmedEventsAreSeen(t *testing.T) {
-	t.Parallel()
-	w := newWorldOf(t, streamtest.Redis(t), 4) // the embedded one does not keep these numbers
-	stop := w.start(&recorder{}, nil)
-	appendAll := func(n int) {
-		for range n {
-			w.append(api.Event{Key: "user:1", Count: 1})
-		}
-	}
-	appendAll(1)
-	w.eventuallyUsed("user:1", 1)
-	stop()
-	appendAll(5)
-	_, err := eventlog.NewReader(w.redis, w.keys, "dead", w.keys.All()).Read(t.Context(), 100, -1)
-	testkit.Must(t, err)
-	appendAll(7)
-	p := w.keys.Partition("user:1")
-	testkit.Must(t, w.redis.XTrimMaxLen(t.Context(), w.keys.Events(p), 3).Err())
-	w.start(&recorder{}, nil)
-	w.start(&recorder{}, nil)
-	w.eventuallyUsed("user:1", 4)
-	w.eventually("the loss is counted", func() (bool, string) {
-		n := w.sample("events_trimmed_unread_total")
-		return n == 9 && w.pending() == 0, fmt.Sprint(n, w.pending())
-	})
-	dead := w.dead(p)
-	if len(dead) != 1 || !strings.HasPrefix(dead[0].Values["reason"].(string), "9 events were trimmed") {
-		t.Fatalf("%v", dead)
-	}
-}
-
-// While the publisher fails, transitions wait, and later they are published in order. After a failover the same
-// transition can be written again, under another stream ID: it is still the same message, and JetStream drops the copy.
-func TestTransitionsWaitInTheOutbox(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	w := newWorld(t, &windows.Rule{Name: "api", Match: "user:*",
-		Windows: []windows.Window{{Limit: 2, Per: time.Hour}}, Hold: time.Millisecond})
-	r, ahead, p := &recorder{down: true}, w.moveClock(), w.keys.Partition("user:1")
-	outbox := w.keys.Outbox(p)
-	stop := w.start(r, stopAtOnce)
-	const round = "raised 100, throttled 100, released 100, cleared 100"
-	for i := range int64(3) {
-		testkit.Must(t, w.redis.XAdd(ctx, &redis.XAddArgs{Stream: w.keys.Events(p),
-			ID: fmt.Sprintf("%d-*", w.counter.Now()), Values: []any{"key", "user:1", "count", 2}}).Err())
-		w.waiting(p, 4*i+2)
-		ahead.Add(2 * time.Hour.Milliseconds())
-		w.waiting(p, 4*i+4)
-	}
-	w.shows("outbox_depth", 12)
-	stop()
-	for _, e := range w.redis.XRange(ctx, outbox, "-", "+").Val() {
-		testkit.Must(t, w.redis.XAdd(ctx, &redis.XAddArgs{Stream: outbox, Values: e.Values}).Err())
-	}
-	if got := r.of("user:1"); got != "" {
-		t.Fatalf("published while down: %s", got)
-	}
-	r.set(false)
-	w.start(r, nil)
-	w.shows("outbox_depth", 0)
-	w.shows("outbox_oldest_seconds", 0)
-	w.told(r, "user:1", round+", "+round+", "+round)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.copies < 12 { // a relay that was late for its lock publishes more
-		t.Errorf("%d messages came twice, expected 12", r.copies)
-	}
-}
-
-// One relay at a time publishes a partition; when it stops, another one goes on.
-func TestOneRelayAtATime(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	first, second := &recorder{}, &recorder{}
-	slow := func(c *consumers.Config) { c.LockTTL = 2 * time.Second } // no lock expires, even on a busy machine
-	stopFirst := w.start(first, slow)
-	w.eventually("the first relay has all locks", func() (bool, string) {
-		n := w.redis.Exists(context.Background(), w.keys.Relay(0), w.keys.Relay(1), w.keys.Relay(2),
-			w.keys.Relay(3)).Val()
-		return n == 4, fmt.Sprint(n)
-	})
-	w.start(second, slow)
-	w.append(api.Event{Key: "user:1", Count: 10})
-	w.told(first, "user:1", toTheTop)
-	stopFirst()
-	w.append(api.Event{Key: "user:2", Count: 10})
-	w.told(second, "user:2", toTheTop)
-	if second.of("user:1") != "" || first.of("user:2") != "" {
-		t.Fatalf("published twice: %s; %s", second.of("user:1"), first.of("user:2"))
-	}
-}
-
 // After a read of several events there is a pause, after a read of a single event there is none.
 func TestReadsPauseUnderLoad(t *testing.T) {
 	t.Parallel()
@@ -281,31 +121,6 @@ func TestReadsPauseUnderLoad(t *testing.T) {
 	if n := len(pauses); n != 0 {
 		t.Errorf("%d pauses, expected none after a lone event", n)
 	}
-}
-
-// Redis has no memory left: stored events are still folded, levels end, and the relay empties the outbox, which frees
-// memory.
-func TestWorkGoesOnWithoutMemory(t *testing.T) {
-	t.Parallel()
-	own := streamtest.OwnRedis(t, "--maxmemory-policy", "noeviction")
-	ctx := context.Background()
-	w := newWorldOf(t, own.URL(), 4, &windows.Rule{Name: "api", Match: "user:*",
-		Windows: []windows.Window{{Limit: 2, Per: time.Hour}}, Hold: time.Millisecond})
-	ahead := w.moveClock()
-	w.append(api.Event{Key: "user:1", Count: 2})
-	testkit.Must(t, w.redis.ConfigSet(ctx, "maxmemory", "1").Err())
-	if out := w.log.Append(ctx, []api.Event{{Key: "user:1", Count: 1}}); out.Err == nil || len(out.Refused) != 1 {
-		t.Fatalf("an append without memory: %+v", out)
-	}
-	// The group exists already, as in a Redis that became full while it worked.
-	testkit.Must(t, w.redis.ConfigSet(ctx, "maxmemory", "0").Err())
-	r := &recorder{}
-	testkit.Must(t, eventlog.NewReader(w.redis, w.keys, "x", w.keys.All()).CreateGroups(ctx))
-	testkit.Must(t, w.redis.ConfigSet(ctx, "maxmemory", "1").Err())
-	w.start(r, nil)
-	w.told(r, "user:1", "raised 100, throttled 100")
-	ahead.Add(2 * time.Hour.Milliseconds())
-	w.told(r, "user:1", "raised 100, throttled 100, released 100, cleared 100")
 }
 
 // While Redis is busy, a count of the throttled keys takes long. The next count comes soon all the same.
@@ -329,5 +144,33 @@ func TestThrottledKeysAreCountedAgainSoon(t *testing.T) {
 	w.shows("throttled_keys", 0)
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("counted again after %v, want a moment", took)
+	}
+}
+
+// The decision, and the alert of the same crossing, contain the penalty that begins with them and the newest values; an
+// earlier alert contains no penalty.
+func TestDecisionsTellOfThePenaltyAndTheValues(t *testing.T) {
+	rule := &windows.Rule{Name: "api", Match: "*", Alerts: []int{50},
+		Penalty: []time.Duration{time.Hour, 2 * time.Hour},
+		Windows: []windows.Window{{Limit: 2, Per: time.Minute, Distinct: "user", PublishValues: 5}}}
+	t.Parallel()
+	w, got := newWorld(t, rule), &recorder{}
+	w.start(got, nil)
+	w.append(api.Event{Key: "user:1", Count: 1, Values: map[string]string{"user": "alice"}})
+	w.told(got, "user:1", "raised 50")
+	w.append(api.Event{Key: "user:1", Count: 1, Values: map[string]string{"user": "bob"}})
+	w.told(got, "user:1", toTheTop)
+	got.mu.Lock()
+	defer got.mu.Unlock()
+	for _, one := range got.all {
+		if (one.Penalty != nil) != (one.Level == 100) {
+			t.Errorf("%s %d%% tells of the penalty %+v", one.State, one.Level, one.Penalty)
+		}
+		if p := one.Penalty; p != nil && (p.Step != 1 || p.Of != 2 || p.UntilMs != one.UntilMs) {
+			t.Errorf("%s %d%% until %d tells of the penalty %+v", one.State, one.Level, one.UntilMs, p)
+		}
+		if list := fmt.Sprint(one.Values); one.State == api.StateThrottled && list != "&map[user:[bob alice]]" {
+			t.Errorf("the decision has the values %s", list)
+		}
 	}
 }

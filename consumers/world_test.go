@@ -59,11 +59,11 @@ func newWorldOf(t testing.TB, url string, partitions int, rules ...*windows.Rule
 		rules = []*windows.Rule{{Name: "api", Match: "user:*", Windows: []windows.Window{{Limit: 10, Per: time.Hour}},
 			Alerts: []int{50}}}
 	}
-	w := &world{t: t, url: url, redis: client(t, url), registry: prometheus.NewRegistry()}
+	w := &world{t: t, url: url, redis: streamtest.Connect(t, url), registry: prometheus.NewRegistry()}
 	if streamtest.HasRedis(t) && url == streamtest.Redis(t) {
 		w.url = streamtest.RedisAs(t, "work")
 	}
-	w.work = client(t, w.url)
+	w.work = streamtest.Connect(t, w.url)
 	var err error
 	if w.rules, err = windows.NewRules(rules); err != nil {
 		t.Fatal(err)
@@ -78,31 +78,6 @@ func newWorldOf(t testing.TB, url string, partitions int, rules ...*windows.Rule
 	}
 	w.metrics = consumers.NewMetrics(w.registry)
 	return w
-}
-
-// client connects to a server, or with several URLs, separated by commas, to a Cluster.
-func client(t testing.TB, url string) redis.UniversalClient {
-	t.Helper()
-	if !strings.Contains(url, ",") {
-		return streamtest.Connect(t, url)
-	}
-	addrs := strings.Split(strings.ReplaceAll(url, "redis://", ""), ",")
-	c := stream.NewCluster(&redis.ClusterOptions{Addrs: addrs, ContextTimeoutEnabled: true, PoolSize: 40,
-		DialerRetries: 1})
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
-
-// bothWays runs a test in parallel: once with one script call for all partitions of a read, and once with a call for
-// each partition.
-func bothWays(t *testing.T, test func(t *testing.T)) {
-	t.Parallel()
-	for _, how := range []string{"together", separately} {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel()
-			test(t)
-		})
-	}
 }
 
 // separately is in the name of a test whose pools make a separate script call for each partition.
@@ -131,7 +106,7 @@ func stopAtOnce(c *consumers.Config) { c.DrainTimeout = 10 * time.Millisecond }
 func (w *world) run(p consumers.Publisher, change func(*consumers.Config)) (*consumers.Pool, func()) {
 	w.t.Helper()
 	c := consumers.Config{
-		Redis: w.work, Blocking: client(w.t, w.url), Keys: w.keys, Counter: w.counter, Rules: w.present,
+		Redis: w.work, Blocking: streamtest.Connect(w.t, w.url), Keys: w.keys, Counter: w.counter, Rules: w.present,
 		Publisher: p, Metrics: w.metrics, Block: 50 * time.Millisecond, MinIdle: 200 * time.Millisecond,
 		LockTTL:    300 * time.Millisecond,
 		SweepEvery: 5 * time.Millisecond, GaugesEvery: 20 * time.Millisecond, QuarantineFor: 50 * time.Millisecond,
@@ -157,14 +132,6 @@ func (w *world) run(p consumers.Publisher, change func(*consumers.Config)) (*con
 	}
 	w.t.Cleanup(stop)
 	return pool, stop
-}
-
-// moveClock has the counter take its time from a clock that is ahead by what the test adds. A window of an hour then
-// ends when the test says so, and not before a slow machine has counted the event.
-func (w *world) moveClock() (ahead *atomic.Int64) {
-	ahead = &atomic.Int64{}
-	w.counter.Now = func() int64 { return time.Now().UnixMilli() + ahead.Load() }
-	return ahead
 }
 
 func (w *world) append(events ...api.Event) {
@@ -223,14 +190,6 @@ func (w *world) waiting(p int, n int64) {
 	})
 }
 
-// xadd appends an entry as it is.
-func (w *world) xadd(stream string, values ...any) (id string) {
-	w.t.Helper()
-	id, err := w.redis.XAdd(context.Background(), &redis.XAddArgs{Stream: stream, Values: values}).Result()
-	testkit.Must(w.t, err)
-	return id
-}
-
 // dead returns the dead letters of a partition.
 func (w *world) dead(p int) []redis.XMessage {
 	w.t.Helper()
@@ -243,12 +202,6 @@ func (w *world) dead(p int) []redis.XMessage {
 func (w *world) sample(name string) float64 {
 	w.t.Helper()
 	return w.sampleOf(name, "")
-}
-
-// letters returns how many dead letters of a kind were written.
-func (w *world) letters(kind string) float64 {
-	w.t.Helper()
-	return w.sampleOf("dead_letters_total", kind)
 }
 
 // sampleOf sums a metric over the samples that have a label value; "" for all.
@@ -296,6 +249,9 @@ type recorder struct {
 	seen []string
 	all  []api.Transition
 	down bool
+	// tries has how many transitions each Publish may have sent before, of how many; if fails, the second one fails.
+	tries []string
+	fails bool
 	// copies is how many came with an ID that had come before.
 	copies int
 }
@@ -308,7 +264,8 @@ func (r *recorder) Publish(ctx context.Context, list []api.Transition, resent in
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.down {
+	r.tries = append(r.tries, fmt.Sprintf("%d of %d", resent, len(list)))
+	if r.down || r.fails && len(r.tries) == 2 {
 		return errors.New("down")
 	}
 	for _, t := range list {
@@ -343,5 +300,10 @@ func (r *recorder) of(key string) string {
 	}
 	return strings.Join(out, ", ")
 }
+
+// keyIn returns a key of the rule api in partition p.
+func (w *world) keyIn(p int, name string) string { return keyOf(w.keys, p, "user:"+name) }
+
+const toTheTop = "raised 50, raised 100, throttled 100"
 
 func TestMain(m *testing.M) { streamtest.Main(m) }

@@ -13,15 +13,15 @@ import (
 const good = "name: a, type: webhook, url: https://example.com/x, secret_file: secret"
 
 // The error for each mistake has its place and what is expected, and shows nothing of the file. The files that a sink
-// names are beside the file. testdata/mistakes.txt has the fields of each sink, where GOOD is a good one, LONG a text
-// of 5,000 bytes and SECRET a secret, with the error below it; -update writes the errors.
+// names are beside the file. testdata/mistakes.golden has the fields of each sink, where GOOD is a good one, LONG a
+// text of 5,000 bytes and SECRET a secret, with the error below it; -update writes the errors.
 func TestMistakesInAFile(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"secret": secret, "short": "whsec_AAAA", "plain": "secret",
 		"empty": "", "ca": "no certificate", "url": "https://example.com/x", "nourl": "example.com"} {
 		rewrite(t, filepath.Join(dir, name), text)
 	}
-	const path = "testdata/mistakes.txt"
+	const path = "testdata/mistakes.golden"
 	text, err := os.ReadFile(path)
 	testkit.Must(t, err)
 	out, file := "", filepath.Join(dir, "sinks.yml")

@@ -6,8 +6,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -50,72 +48,6 @@ func (r *receiver) awaitAttempt() {
 	})
 }
 
-// Undelivered alerts are delivered even if the sink's consumer is gone: somebody deletes it, or NATS restarts without
-// it, and nothing reports that it is missing.
-func TestTheConsumerIsGone(t *testing.T) {
-	t.Parallel()
-	for how, lose := range map[string]func(t *testing.T, w *world, server *streamtest.NATSServer){
-		"deleted": func(t *testing.T, w *world, _ *streamtest.NATSServer) {
-			testkit.Must(t, streamtest.JetStream(t, w.url).DeleteConsumer(t.Context(), w.stream(), "sink-pager"))
-		},
-		"lost": func(t *testing.T, w *world, server *streamtest.NATSServer) {
-			server.Stop()
-			lost, err := filepath.Glob(filepath.Join(server.Dir(), "jetstream/*/streams", w.stream(), "obs/*"))
-			testkit.Must(t, err)
-			if len(lost) != 1 {
-				t.Fatalf("the consumers are %s", lost)
-			}
-			testkit.Must(t, os.RemoveAll(lost[0]))
-			server.Start()
-		},
-	} {
-		t.Run(how, func(t *testing.T) {
-			server := streamtest.OwnNATS(t)
-			w := newWorld(t, server.URL())
-			r, _ := w.pager()
-			r.answers(down)
-			all := w.raised(9)
-			r.awaitAttempt()
-			lose(t, w, server)
-			all = append(all, w.raised(9)...)
-			r.answers(nil)
-			wantInOrder(t, r.awaitOf(len(all)), all)
-		})
-	}
-}
-
-// The stream of alerts is recreated, so its sequence begins again. No alert of the new stream is skipped, whether it
-// has fewer alerts than the sink had read or more, and whether the sink runs or not.
-func TestTheStreamIsMadeAnew(t *testing.T) {
-	t.Parallel()
-	for name, n := range map[string]int{"fewer": 9, "more": 90} {
-		for _, how := range []string{"running", "stopped"} {
-			t.Run(name+" "+how, func(t *testing.T) {
-				t.Parallel()
-				w := newWorld(t, streamtest.NATS(t))
-				js := streamtest.JetStream(t, w.url)
-				r, first := w.pager()
-				w.raised(30)
-				r.awaitOf(30)
-				first.stop()
-				second := w.start() // stores where the first one was
-				w.raised(9)
-				all := r.awaitOf(39)
-				if how == "stopped" {
-					second.stop()
-				}
-				testkit.Must(t, js.DeleteStream(t.Context(), w.stream()))
-				testkit.Must(t, w.publisher.Ensure(t.Context()))
-				all = append(all, w.raised(n)...)
-				if how == "stopped" {
-					w.start()
-				}
-				wantInOrder(t, r.awaitOf(len(all)), all)
-			})
-		}
-	}
-}
-
 // acknowledged waits until the sink pager has acknowledged all alerts.
 func (w *world) acknowledged(js jetstream.JetStream) {
 	w.t.Helper()
@@ -127,39 +59,6 @@ func (w *world) acknowledged(js jetstream.JetStream) {
 		info := consumer.CachedInfo()
 		return info.NumAckPending == 0 && info.NumPending == 0, fmt.Sprintf("%+v", info)
 	})
-}
-
-// Alerts are purged while no process delivers. Every alert that was not delivered is counted, even if no alert
-// follows, and no alert that was delivered is counted. A restart without a purge counts none.
-func TestAPurgeWhileTheSinkIsStopped(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, streamtest.NATS(t))
-	js := streamtest.JetStream(t, w.url)
-	r, first := w.pager()
-	w.raised(5)
-	r.awaitOf(5)
-	w.acknowledged(js)
-	first.stop()
-	again := w.start()
-	w.raised(2)
-	r.awaitOf(7)
-	w.acknowledged(js) // NATS gets an acknowledgement after the receiver has its alert
-	again.stop()
-	if n := again.count(t, "pager", "expired"); n != 0 {
-		t.Errorf("%d alerts are lost at a restart", n)
-	}
-	w.raised(7)
-	stream, err := js.Stream(t.Context(), w.stream())
-	testkit.Must(t, err)
-	testkit.Must(t, stream.Purge(t.Context()))
-	last := w.start()
-	streamtest.Eventually(t, "the loss is counted", func() (bool, string) {
-		n := last.count(t, "pager", "expired")
-		return n == 7, fmt.Sprint(n, " lost\n", w.log)
-	})
-	if !strings.Contains(w.log.String(), `alerts=7`) {
-		t.Errorf("the log does not say it:\n%s", w.log)
-	}
 }
 
 // A stopping process has an attempt under way for longer than lockTTL. No other process sends meanwhile.

@@ -80,47 +80,6 @@ func TestEveryCounterExpires(t *testing.T) {
 	})
 }
 
-// If a rule changes its algorithm while its keys are in use, each key begins with nothing, and a throttled key is
-// released at once. An old counter is not read, it expires, and a reset removes it.
-func TestChangeOfAlgorithm(t *testing.T) {
-	for i, from := range windows.Algorithms {
-		for _, step := range []int{1, len(windows.Algorithms) - 1} { // counters of two algorithms share nothing
-			to := windows.Algorithms[(i+step)%len(windows.Algorithms)]
-			t.Run(from+" to "+to, func(t *testing.T) {
-				eachRedis(t, nil, func(t *testing.T, s *store) {
-					s.changeTo(from, "{limit: 10, per: 1h}")
-					p := s.keys.Partition("k")
-					old := s.counter("k")
-					s.check("k", 10)
-					s.expect("raised r/k 80% used 10", "raised r/k 100% used 10", "throttled r/k 100% used 10")
-					s.changeTo(to, "{limit: 10, per: 1h}")
-					s.sweepLevels(p)
-					s.expect("released r/k 100% used 0", "cleared r/k 100% used 0", "cleared r/k 80% used 0")
-					if due := s.due("k"); due != -1 {
-						t.Errorf("k is due in %d ms, expected never", due)
-					}
-					if v := s.check("k", 3); !v.Allowed || v.Items[0].Windows[0].Used != 3 {
-						t.Fatalf("it begins with %+v", v)
-					}
-					if ttl := s.redis.PTTL(t.Context(), old).Val(); ttl <= 0 || ttl > 2*time.Hour {
-						t.Errorf("%s lives for %v", old, ttl)
-					}
-					had := s.reset("k")
-					if n := s.redis.Exists(t.Context(), old, s.counter("k")).Val(); !had || n != 0 {
-						t.Errorf("reset: %t, and %d counters are left", had, n)
-					}
-				})
-			})
-		}
-	}
-}
-
-// changeTo sets one rule of an algorithm, as a reload does.
-func (s *store) changeTo(algorithm, list string) {
-	s.t.Helper()
-	s.load("  - {name: r, match: '*', hold: 0s, alerts: [80%], algorithm: " + algorithm + ", windows: [" + list + "]}")
-}
-
 // sweepLevels sweeps each key of a partition that has reached a level, as a worker does after a reload.
 func (s *store) sweepLevels(p int) {
 	s.t.Helper()

@@ -145,29 +145,6 @@ func TestACountOutlivesAChangeOfZone(t *testing.T) {
 	})
 }
 
-// Units that are charged when their reservation expires, in the next period, leave when that period ends.
-func TestReservedUnitsOfTheNextPeriod(t *testing.T) {
-	eachRedis(t, nil, func(t *testing.T, s *store) {
-		s.rules = parsed(t, `rules: [{name: api, match: "*", windows: [{limit: 10, per: day}]}]`)
-		period := s.rules.List()[0].Windows[0].Calendar.Period
-		_, ends := period(s.clock.ms)
-		_, next := period(ends)
-		_, third := period(next)
-		s.clock.ms = ends - 1000
-		for lasts, leaves := range map[time.Duration]int64{time.Second - 1: ends, time.Second: next,
-			10 * time.Second: next,
-			time.Duration(next-ends+2000) * time.Millisecond: third} {
-			s.reset("k")
-			id, v := s.reserve("a"+lasts.String(), 8, lasts, "k")
-			want := time.Duration(leaves-s.clock.ms) * time.Millisecond
-			if got := s.check("k", 5).Items[0].RetryAfter; !v.Allowed || got != want {
-				t.Errorf("reserved for %v: retry after %v, expected %v", lasts, got, want)
-			}
-			s.settle(lua.Cancel, id, 0, time.Minute)
-		}
-	})
-}
-
 // A counter of the calendar with invalid data counts as empty, and the next write replaces it.
 func TestCorruptPeriods(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {

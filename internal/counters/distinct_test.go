@@ -160,22 +160,6 @@ func (s *store) asUser(name string) counters.Request {
 	return counters.Request{Plan: s.rules.Match("k"), Key: "k", Cost: 1, Values: []string{name}}
 }
 
-// Checks of one key that come at the same time are decided one after the other, each with its value.
-func TestValuesThatComeTogether(t *testing.T) {
-	eachRedis(t, twoUsers(t, time.Minute), func(t *testing.T, s *store) {
-		var calls [][]counters.Request
-		for _, user := range []string{"a", "b", "c", "a"} {
-			calls = append(calls, []counters.Request{s.asUser(user)})
-		}
-		got := s.decideMany(calls...)
-		for i, used := range []int64{1, 2, 2, 2} {
-			if w := got[i].Items[0].Windows[0]; got[i].Allowed != (i != 2) || w.Used != used {
-				t.Errorf("call %d: allowed %v, %+v", i, got[i].Allowed, w)
-			}
-		}
-	})
-}
-
 // Foreign data under the name of a key's values counts as nothing, and is replaced. The values expire with the window.
 func TestForeignValues(t *testing.T) {
 	eachRedis(t, twoUsers(t, time.Hour), func(t *testing.T, s *store) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -20,37 +19,11 @@ func used(t testing.TB, s *store, key string) int64 {
 	return s.peek(key).Windows[0].Used
 }
 
-func wide(change func(*windows.Rule)) *windows.Rule {
-	return apiRule(func(r *windows.Rule) {
-		r.Windows = []windows.Window{{Limit: 1_000_000_000_000, Per: time.Hour}}
-		if change != nil {
-			change(r)
-		}
-	})
-}
-
 func (s *store) foldBatch(t testing.TB, p int, events []counters.Event) counters.Folded {
 	t.Helper()
 	f, _, err := s.store.Fold(context.Background(), s.rules, counters.Batch{Partition: p, Events: events})
 	testkit.Must(t, err)
 	return f
-}
-
-func TestFoldMergesWithinTheResolution(t *testing.T) {
-	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
-		rule := s.rules.Match("k") // resolution: 3.6 s
-		s.fold(t, rule, counters.Event{Key: "k", Ms: start - 8000, Count: 1},
-			counters.Event{Key: "k", Ms: start - 7000, Count: 1},
-			counters.Event{Key: "k", Ms: start - 4400, Count: 1}, counters.Event{Key: "k", Ms: start - 4399, Count: 1})
-		var got []string
-		for _, e := range s.entries("k") {
-			got = append(got, fmt.Sprintf("%s %s/%s", e.ID, e.Values["count"], e.Values["total"]))
-		}
-		want := fmt.Sprintf("%d-0 3/3, %d-0 1/4", start-4400, start-4399)
-		if strings.Join(got, ", ") != want {
-			t.Fatalf("log %v, expected %s", got, want)
-		}
-	})
 }
 
 func TestFoldTellsUnmatched(t *testing.T) {
@@ -61,29 +34,6 @@ func TestFoldTellsUnmatched(t *testing.T) {
 			if err != nil || !cmp.Equal(f, counters.Folded{}) || !cmp.Equal(unmatched, [][]string{{batch[0].ID}}) {
 				t.Fatalf("%+v, %v, %v", f, unmatched, err)
 			}
-		}
-	})
-}
-
-// Somebody deleted the newest entry of a log. The stream's last ID is still that
-// entry's, and the count is written anyway.
-func TestFoldAfterTheNewestEntryWasDeleted(t *testing.T) {
-	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
-		ctx := context.Background()
-		log := s.keys.Counter(s.keys.Partition("k"), "log", "k")
-		s.fold(t, nil, counters.Event{Key: "k", Ms: start - 100, Count: 1})
-		s.fold(t, nil, counters.Event{Key: "k", Ms: start, Count: 1})
-		testkit.Must(t, s.redis.XDel(ctx, log, fmt.Sprintf("%d-0", start)).Err())
-		for p, batch := range s.append(t, counters.Event{Key: "k", Ms: start, Count: 5}) {
-			s.clock.ms = start
-			batch[0].Ms = start - 50
-			if f := s.foldBatch(t, p, batch); f.Folded != 1 {
-				t.Fatalf("%+v", f)
-			}
-		}
-		last, err := s.redis.XRevRangeN(ctx, log, "+", "-", 1).Result()
-		if err != nil || len(last) != 1 || last[0].Values["total"] != "6" {
-			t.Fatalf("newest entry %v, %v", last, err)
 		}
 	})
 }
@@ -163,73 +113,4 @@ func TestAKeyOfAnotherTypeFailsTheWholeCall(t *testing.T) {
 			})
 		})
 	}
-}
-
-// given appends events with ids, as producers that retry do, and returns them as read.
-func (s *store) given(t testing.TB, key string, ids ...string) []counters.Event {
-	t.Helper()
-	var events []counters.Event
-	for _, id := range ids {
-		events = append(events, counters.Event{Key: key, Ms: s.clock.ms, Count: 3, Fields: map[string]any{"id": id}})
-	}
-	return s.append(t, events...)[s.keys.Partition(key)]
-}
-
-// A copy of an event may be appended a retention after the event, and workers may be a retention behind. So ids are
-// remembered for two retentions, and then removed, so that they do not grow forever.
-func TestIdsAreForgotten(t *testing.T) {
-	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
-		ctx, p := context.Background(), s.keys.Partition("k")
-		s.store.Retention = 10 * time.Minute
-		s.foldBatch(t, p, s.given(t, "k", "a"))
-		for i := range 4 { // folds forget what is old
-			s.clock.ms += 140_000
-			s.foldBatch(t, p, s.given(t, "k", fmt.Sprint("between ", i)))
-		}
-		s.clock.ms += 39_999
-		late := s.given(t, "k", "a")
-		s.clock.ms += 599_999
-		s.foldBatch(t, p, s.given(t, "k", "c"))
-		if f := s.foldBatch(t, p, late); f.Duplicate != 1 {
-			t.Fatalf("appended within the retention, counted late: %+v", f)
-		}
-		s.clock.ms += 3
-		s.foldBatch(t, p, s.given(t, "k", "b"))
-		if f := s.foldBatch(t, p, s.given(t, "k", "a")); f.Folded != 1 {
-			t.Fatalf("after it: %+v", f)
-		}
-		for i := range 50 {
-			s.clock.ms += 60_000
-			s.foldBatch(t, p, s.given(t, "k", fmt.Sprint(i)))
-		}
-		if n := s.redis.ZCard(ctx, s.keys.IDs(p)).Val(); n > 22 {
-			t.Fatalf("%d ids are remembered", n)
-		}
-		if ttl := s.redis.PTTL(ctx, s.keys.IDs(p)).Val(); ttl <= 19*time.Minute || ttl > 20*time.Minute {
-			t.Fatalf("they end in %v", ttl)
-		}
-	})
-}
-
-// The ids of events that are folded together are stored in their events' partitions, and removed there.
-func TestIdsOfPartitionsFoldedTogether(t *testing.T) {
-	eachRedis(t, rulesOf(t, wide(nil)), func(t *testing.T, s *store) {
-		s.store.Retention = 10 * time.Minute
-		for round := range 2 {
-			var batches []counters.Batch
-			for p := range 2 {
-				events := s.given(t, s.keyIn(p), fmt.Sprint("a", round), fmt.Sprint("b", round))
-				batches = append(batches, counters.Batch{Partition: p, Events: events})
-			}
-			if f := s.foldBatches(t, batches); f.Folded != 4 {
-				t.Fatalf("%+v", f)
-			}
-			for p := range 2 {
-				if n := s.redis.ZCard(t.Context(), s.keys.IDs(p)).Val(); n != 2 {
-					t.Errorf("round %d: partition %d remembers %d ids, expected 2", round, p, n)
-				}
-			}
-			s.clock.ms += 21 * time.Minute.Milliseconds()
-		}
-	})
 }

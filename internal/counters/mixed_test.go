@@ -4,12 +4,9 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
-	"github.com/streamcounter/streamcounter/internal/counters"
-	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -201,43 +198,5 @@ func TestMixedWindowsEqualTheRecount(t *testing.T) {
 		eachRedis(t, nil, func(t *testing.T, s *store) {
 			eachTimeline(t, func(rt *rapid.T, prefix string) { newLedger(newMixedTimeline(rt, s, prefix)).run() })
 		})
-	})
-}
-
-// Each meter has its own clock. After Redis's clock stepped back, one meter may continue at the time of its
-// newest event while another, which has expired meanwhile, begins at the present. The windows of a meter must
-// be evaluated by the clock of that meter.
-func TestPartsHaveTheirOwnClocks(t *testing.T) {
-	const head = "rules:\n  - {name: r, match: \"*\", windows: [{limit: 10, per: 10s}"
-	plain, mixed := parsed(t, head+"]}"), parsed(t, head+", {limit: 100, per: day}]}")
-	eachRedis(t, nil, func(t *testing.T, s *store) {
-		s.rules = mixed
-		s.check("k", 1)
-		s.clock.ms -= 30_000
-		testkit.Must(t, s.redis.Del(t.Context(), s.keys.Counter(s.keys.Partition("k"), "log", "k")).Err()) // it ends
-		s.rules = plain
-		if v := s.check("k", 4); !v.Allowed {
-			t.Fatalf("%+v", v)
-		}
-		s.rules = mixed
-		v := s.check("k", 6)
-		if ws := v.Items[0].Windows; !v.Allowed || ws[0].Used != 10 || ws[0].EmptyMs != 10_000 || ws[1].Used != 7 {
-			t.Errorf("under both: %+v", v)
-		}
-		s.clock.ms += 4000
-		v = s.check("k", 1)
-		if v.Allowed || v.Items[0].RetryAfter != 6*time.Second {
-			t.Errorf("above the limit: %+v", v)
-		}
-		s.fold(t, planOf(mixed), counters.Event{Key: "k", Ms: s.clock.ms, Count: 2})
-		s.clock.ms += 6000
-		v = s.check("k", 8)
-		if ws := v.Items[0].Windows; !v.Allowed || ws[0].Used != 10 || ws[1].Used != 17 {
-			t.Errorf("ten seconds later: %+v", v)
-		}
-		given, _ := s.refund("k", 9) // the oldest 7 are in the day alone
-		if n := used(t, s, "k"); given != 9 || n != 8 {
-			t.Errorf("%d given back, used %d", given, n)
-		}
 	})
 }

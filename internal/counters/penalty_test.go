@@ -12,26 +12,6 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// If a penalty begins in a run, the wait of a call that the same run denies lasts until the penalty ends. So does that
-// of a reservation.
-func TestAPenaltyThatBeginsInARun(t *testing.T) {
-	rule := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 3, Per: time.Second}},
-		Penalty: []time.Duration{time.Minute}}
-	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
-		s.check("k", 1)
-		ask, fits := s.requests(3, "k"), s.requests(2, "k")
-		for i, v := range s.decideMany(ask, fits, ask) {
-			if v.Allowed != (i == 1) || i != 1 && v.Items[0].RetryAfter != time.Minute {
-				t.Errorf("call %d in one run: %+v", i, v)
-			}
-		}
-		s.clock.ms += 30_000
-		if _, v := s.reserve("a", 3, time.Minute, "k"); v.Allowed || v.Items[0].RetryAfter != 30*time.Second {
-			t.Errorf("a reservation: %+v", v)
-		}
-	})
-}
-
 // punished is a model of a key with a penalty, in a few lines.
 type punished struct {
 	Oracle

@@ -59,14 +59,6 @@ func (s *store) reset(key string) (had bool) {
 	return had
 }
 
-// entries returns the entries of a key's log.
-func (s *store) entries(key string) []redis.XMessage {
-	s.t.Helper()
-	list, err := s.redis.XRange(context.Background(), s.counter(key), "-", "+").Result()
-	testkit.Must(s.t, err)
-	return list
-}
-
 // refund gives units back, and returns how many were given back.
 func (s *store) refund(key string, units int64) (given int64, st windows.KeyState) {
 	s.t.Helper()

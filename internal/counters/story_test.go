@@ -38,6 +38,8 @@ import (
 //	wake WORKER                 a stopped worker continues: it folds the events that it had read
 //	reclaim WORKER              the worker takes over the pending events of others, and folds them
 //	check KEY [COST]            a caller checks the key; user=NAME is a value of it
+//	run CHECK; CHECK...         callers check at the same time; each CHECK is as above, without the word check
+//	bring KEY LIMIT [COST]      a caller checks the key under a limit per 10 s that it brings itself
 //	peek KEY                    the state of the key
 //	refund KEY UNITS            units are given back
 //	reset KEY                   the key is reset
@@ -53,11 +55,17 @@ import (
 //	recheck                     every key that has reached a level is swept, as after a reload
 //	sweep KEY                   the key is swept, whether it is due or not
 //	due KEY                     when the key is due to be swept, and whether it has a record of levels
+//	lose FORM KEY               the counter of the key in one form is gone, as when it expires
 //	clear                       Redis is empty again
+//	log KEY                     the entries of the key's log: time, count, and total
+//	total KEY                   the newest total
+//	forget KEY                  the newest entry is deleted
+//	retention DURATION          how long events are kept
+//	ids KEY                     how many ids the key's partition remembers, and for how long
 //
 // TestStories runs each story two times: first one fold serves all partitions, then each partition has its own fold, as
 // on a Cluster. A story with the algorithm EVERY runs so under each algorithm, with the same results. With the
-// algorithm EACH, the times at which units leave may differ.
+// algorithm EACH, the times at which units leave may differ. NEXT is the algorithm after that of the run.
 func TestStories(t *testing.T) {
 	testkit.Stories(t, func(t *testing.T, _, rules string, steps []string) (out []string) {
 		algorithms, ways := windows.Algorithms, []string{"together", "separately"}
@@ -126,7 +134,8 @@ func tell(t *testing.T, s *store, algorithm, rules string, steps []string) []str
 }
 
 func (y *story) under(rules string) string {
-	return storyAlgorithm.ReplaceAllString(rules, y.algorithm)
+	next := (slices.Index(windows.Algorithms, y.algorithm) + 1) % len(windows.Algorithms)
+	return strings.ReplaceAll(storyAlgorithm.ReplaceAllString(rules, y.algorithm), "NEXT", windows.Algorithms[next])
 }
 
 func (y *story) tell(steps []string) (out []string) {
@@ -154,11 +163,8 @@ func (y *story) tell(steps []string) (out []string) {
 
 // run runs a step, and returns its result: a line or none.
 func (y *story) run(words []string, input string) []string {
-	values := map[string]any{}
-	if name, value, found := strings.Cut(words[len(words)-1], "="); found {
-		values[name], words = strings.ReplaceAll(value, "_", " "), words[:len(words)-1]
-	}
-	of := append(slices.Clone(words[1:]), "", "", "", "", "")
+	rest, values := valuesOf(words)
+	of := append(slices.Clone(rest[1:]), "", "", "", "", "")
 	switch words[0] {
 	case "rules":
 		y.load(y.under(input))
@@ -182,11 +188,15 @@ func (y *story) run(words []string, input string) []string {
 	case "reclaim":
 		return y.fold(y.claim(of[0]))
 	case "check":
-		plan := y.rules.Match(of[0])
-		values, err := plan.Values(func(name string) string { return fmt.Sprint(values[name]) })
-		testkit.Must(y.t, err)
-		v := y.decide(counters.Request{Plan: plan, Key: of[0], Cost: y.number(gocmp.Or(of[1], "1")), Values: values})
-		return []string{said(plan, v)}
+		return y.checks(y.request(rest[1:], values))
+	case "run":
+		var requests []counters.Request
+		for check := range strings.SplitSeq(strings.Join(words[1:], " "), ";") {
+			requests = append(requests, y.request(valuesOf(strings.Fields(check))))
+		}
+		return y.checks(requests...)
+	case "bring":
+		return y.checks(y.brought(of[0], of[1], y.number(gocmp.Or(of[2], "1"))))
 	case "peek":
 		return []string{standing(y.rules.Match(of[0]), y.peek(of[0]))}
 	case "refund":
@@ -232,12 +242,74 @@ func (y *story) run(words []string, input string) []string {
 		testkit.Must(y.t, err)
 	case "due":
 		return []string{y.due(of[0])}
+	case "lose":
+		name := y.keys.Counter(y.keys.Partition(of[1]), of[0], of[1])
+		testkit.Must(y.t, y.redis.Del(y.t.Context(), name).Err())
 	case "clear":
 		y.clear()
+	case "log", "forget", "total":
+		log := y.keys.Counter(y.keys.Partition(of[0]), "log", of[0])
+		list, err := y.redis.XRange(y.t.Context(), log, "-", "+").Result()
+		testkit.Must(y.t, err)
+		if words[0] == "forget" {
+			testkit.Must(y.t, y.redis.XDel(y.t.Context(), log, list[len(list)-1].ID).Err())
+			return nil
+		}
+		if words[0] == "total" {
+			return []string{list[len(list)-1].Values["total"].(string)}
+		}
+		var lines []string
+		for _, e := range list {
+			at := y.number(strings.TrimSuffix(e.ID, "-0")) - start
+			lines = append(lines, fmt.Sprintf("%v: %s, %s", ms(at), e.Values["count"], e.Values["total"]))
+		}
+		return lines
+	case "retention":
+		y.store.store.Retention = y.duration(of[0])
+	case "ids":
+		name := y.keys.IDs(y.keys.Partition(of[0]))
+		n, ttl := y.redis.ZCard(y.t.Context(), name).Val(), y.redis.PTTL(y.t.Context(), name).Val()
+		return []string{fmt.Sprintf("%d, for %v", n, ttl.Round(time.Minute))}
 	default:
 		y.t.Fatalf("unknown step %q", words)
 	}
 	return nil
+}
+
+// valuesOf divides the words of a step from the value at their end.
+func valuesOf(words []string) (rest []string, values map[string]any) {
+	name, value, found := strings.Cut(words[len(words)-1], "=")
+	if !found {
+		return words, nil
+	}
+	return words[:len(words)-1], map[string]any{name: strings.ReplaceAll(value, "_", " ")}
+}
+
+// request returns a check of KEY [COST].
+func (y *story) request(words []string, values map[string]any) counters.Request {
+	plan := y.rules.Match(words[0])
+	list, err := plan.Values(func(name string) string { return fmt.Sprint(values[name]) })
+	testkit.Must(y.t, err)
+	return counters.Request{Plan: plan, Key: words[0], Cost: y.number(append(words, "1")[1]), Values: list}
+}
+
+// brought returns a check under a limit that the caller sends.
+func (y *story) brought(key, limit string, cost int64) counters.Request {
+	rule := &windows.Rule{Name: "override", Match: "*", Algorithm: windows.DefaultAlgorithm, Unlevelled: true,
+		Windows: []windows.Window{{Limit: y.number(limit), Per: 10 * time.Second}}}
+	return counters.Request{Plan: windows.PlanOf(rule), Key: key, Cost: cost}
+}
+
+// checks answers calls of one request each in one run.
+func (y *story) checks(requests ...counters.Request) (lines []string) {
+	var calls [][]counters.Request
+	for _, one := range requests {
+		calls = append(calls, []counters.Request{one})
+	}
+	for i, v := range y.decideMany(calls...) {
+		lines = append(lines, said(requests[i].Plan, v))
+	}
+	return lines
 }
 
 func (y *story) override(key, what string) {

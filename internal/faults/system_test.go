@@ -75,7 +75,7 @@ type system struct {
 	redis  *streamtest.RedisProcess
 	clock  *streamtest.ServerClock // Redis's; nil where it has the system's
 	nats   *streamtest.NATSServer
-	admin  *redis.Client // straight to Redis, for faults and the verification
+	admin  redis.UniversalClient // straight to Redis, for faults and the verification
 	keys   *stream.Keys
 	toWork []*streamtest.Proxy // one per worker
 	toAsk  *streamtest.Proxy   // the server's
@@ -122,7 +122,8 @@ func (s *system) start(rules string, urls ...string) {
 	s.file = testkit.WriteFile(s.t, "rules.yml", rules)
 	program, port := streamtest.Build(s.t), testkit.FreeAddr(s.t)
 	s.base, s.grpc = "http://"+port, testkit.FreeAddr(s.t)
-	common := []string{"--rules", s.file, "--partitions", "4"}
+	common := []string{"--rules", s.file, "--prefix", s.keys.Prefix, "--partitions",
+		fmt.Sprint(s.keys.Partitions)}
 	s.serve = newPart(s.t, program, append([]string{"serve", "--redis", urls[0], "--http", port, "--grpc", s.grpc},
 		common...)...)
 	for _, url := range urls[1:] {
@@ -208,6 +209,13 @@ func (p *part) launch() {
 		}
 		close(done)
 	}()
+}
+
+// said reports whether a text is in its log.
+func (p *part) said(text string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return bytes.Contains(p.output.Bytes(), []byte(text))
 }
 
 // running reports whether it lives.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
@@ -59,7 +60,13 @@ func (s *system) logs() map[string][]entry {
 	ctx, logs := context.Background(), map[string][]entry{}
 	for p := range s.keys.Partitions {
 		form := s.keys.Counter(p, "log", "")
-		names := s.admin.Scan(ctx, 0, form+"*", 1000).Iterator()
+		node := redis.Cmdable(s.admin)
+		if cluster, ok := s.admin.(*redis.ClusterClient); ok {
+			master, err := cluster.MasterForKey(ctx, form)
+			testkit.Must(s.t, err)
+			node = master
+		}
+		names := node.Scan(ctx, 0, form+"*", 1000).Iterator()
 		for names.Next(ctx) {
 			key := strings.TrimPrefix(names.Val(), form)
 			if byCallers(key) {
@@ -159,17 +166,17 @@ func (v *verdict) verifyChecks() {
 	}
 }
 
-// alerts reads the stream of alerts, key → transitions in order, and by sequence.
-func (s *system) alerts() (byKey map[string][]api.Transition, bySeq map[uint64]string) {
+// alerts reads the stream of alerts: key → transitions in order.
+func (s *system) alerts() map[string][]api.Transition {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	js := s.jetStream()
 	str, err := js.Stream(ctx, "SC_ALERTS")
 	testkit.Must(s.t, err)
-	byKey, bySeq = map[string][]api.Transition{}, map[uint64]string{}
+	byKey := map[string][]api.Transition{}
 	if str.CachedInfo().State.Msgs == 0 {
-		return byKey, bySeq
+		return byKey
 	}
 	c, err := str.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy})
 	testkit.Must(s.t, err)
@@ -185,9 +192,8 @@ func (s *system) alerts() (byKey map[string][]api.Transition, bySeq map[uint64]s
 		var tr api.Transition
 		testkit.Must(s.t, json.Unmarshal(m.Data(), &tr))
 		byKey[tr.Key] = append(byKey[tr.Key], tr)
-		bySeq[meta.Sequence.Stream] = tr.ID
 	}
-	return byKey, bySeq
+	return byKey
 }
 
 // verifyAlerts replays each key's log. A key of events only rises: each level

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"sync"
 	"testing"
@@ -46,7 +45,7 @@ func startSharedNATS() (url, note string, stop func(), err error) {
 	if mkErr != nil {
 		return "", "", nil, fmt.Errorf("make a directory for JetStream: %w", mkErr)
 	}
-	s, startErr := startNATS(dir, server.RANDOM_PORT)
+	s, startErr := serveNATS(server.Options{JetStream: true, StoreDir: dir})
 	if startErr != nil {
 		os.RemoveAll(dir)
 		return "", "", nil, startErr
@@ -55,70 +54,22 @@ func startSharedNATS() (url, note string, stop func(), err error) {
 		func() { stopNATS(s); os.RemoveAll(dir) }, nil
 }
 
-// NATSServer is an embedded NATS server with JetStream for one test, to simulate outages. Its methods may be called
-// from any goroutine.
-type NATSServer struct {
-	t    testing.TB
-	dir  string
-	port int
+// NATSServer is a NATS server with JetStream for one test, to simulate outages.
+type NATSServer struct{ *ServerProcess }
 
-	mu  sync.Mutex
-	srv *server.Server // nil while it is stopped
-}
-
-// OwnNATS starts a NATS server for this test alone. It ends with the test.
+// OwnNATS starts a NATS server for this test alone. It ends with the test, and so does its store.
 func OwnNATS(t testing.TB) *NATSServer {
 	t.Helper()
-	n := &NATSServer{t: t, dir: t.TempDir(), port: server.RANDOM_PORT}
-	srv, err := startNATS(n.dir, n.port)
-	testkit.Must(t, err)
-	n.srv, n.port = srv, srv.Addr().(*net.TCPAddr).Port
-	t.Cleanup(func() {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		if n.srv != nil {
-			stopNATS(n.srv)
-		}
-	})
-	return n
+	s := natsProcess(t)
+	s.Start()
+	return &NATSServer{s}
 }
 
 // Dir is the directory of JetStream's store.
-func (n *NATSServer) Dir() string { return n.dir }
+func (n *NATSServer) Dir() string { return n.p.dir }
 
 // URL is the server's address as nats://host:port, the same over restarts.
-func (n *NATSServer) URL() string { return fmt.Sprintf("nats://127.0.0.1:%d", n.port) }
-
-// Stop ends the server and returns when it has ended; JetStream's store stays.
-func (n *NATSServer) Stop() {
-	n.t.Helper()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.srv == nil {
-		n.t.Errorf("stop nats at %s: it is not running", n.URL())
-		return
-	}
-	stopNATS(n.srv)
-	n.srv = nil
-}
-
-// Start starts a stopped server again on the same port and store and returns
-// when it answers.
-func (n *NATSServer) Start() {
-	n.t.Helper()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.srv != nil {
-		n.t.Errorf("start nats at %s: it is running already", n.URL())
-		return
-	}
-	srv, err := startNATS(n.dir, n.port)
-	if err != nil {
-		n.t.Errorf("start nats at %s: %v", n.URL(), err)
-		return
-	}
-	n.srv = srv
-}
+func (n *NATSServer) URL() string { return "nats://" + n.Addr() }
 
 // EmbeddedNATS starts a NATS server in this process with the given options, on any free port if they name none. It
 // ends with stop, or with the test.
@@ -129,10 +80,6 @@ func EmbeddedNATS(t testing.TB, o server.Options) (s *server.Server, stop func()
 	stop = sync.OnceFunc(func() { stopNATS(s) })
 	t.Cleanup(stop)
 	return s, stop
-}
-
-func startNATS(dir string, port int) (*server.Server, error) {
-	return serveNATS(server.Options{Port: port, JetStream: true, StoreDir: dir})
 }
 
 func serveNATS(o server.Options) (*server.Server, error) {

@@ -25,8 +25,7 @@ type NATSCluster struct {
 	servers [3]*ServerProcess
 }
 
-// OwnNATSCluster starts a cluster for this test alone and returns when it has a leader. It ends with the test. Each
-// server is this test program, which contains the code of nats-server.
+// OwnNATSCluster starts a cluster for this test alone and returns when it has a leader. It ends with the test.
 func OwnNATSCluster(t testing.TB) *NATSCluster {
 	t.Helper()
 	c := &NATSCluster{t: t}
@@ -35,16 +34,8 @@ func OwnNATSCluster(t testing.TB) *NATSCluster {
 		routes = append(routes, "nats://"+testkit.FreeAddr(t))
 	}
 	for i := range c.servers {
-		p := &process{bin: os.Args[0], env: []string{natsServer + "=1"}, dir: t.TempDir(), port: testkit.FreePort(t)}
-		p.args = []string{"--name", fmt.Sprintf("n%d", i), "--addr", "127.0.0.1", "--port", strconv.Itoa(p.port),
-			"--jetstream", "--store_dir", p.dir,
-			"--cluster_name", "test", "--cluster", routes[i], "--routes", strings.Join(routes, ",")}
-		t.Cleanup(func() { // after the server has ended
-			if t.Failed() {
-				t.Logf("nats-server %d: …%s", i, p.logEnd())
-			}
-		})
-		c.servers[i] = newServerProcess(t, "nats-server", p)
+		c.servers[i] = natsProcess(t, "--name", fmt.Sprintf("n%d", i), "--cluster_name", "test", "--cluster", routes[i],
+			"--routes", strings.Join(routes, ","))
 	}
 	for i := range c.servers {
 		c.Start(i)
@@ -113,6 +104,20 @@ func (c *NATSCluster) ask(what string, do func(context.Context, jetstream.JetStr
 		err := do(ctx, js)
 		return err == nil, fmt.Sprint(err)
 	})
+}
+
+// natsProcess is a server with JetStream that has not started. It is this test program, which contains the code of
+// nats-server.
+func natsProcess(t testing.TB, args ...string) *ServerProcess {
+	t.Helper()
+	p := &process{bin: os.Args[0], env: []string{natsServer + "=1"}, dir: t.TempDir(), port: testkit.FreePort(t)}
+	p.args = append(args, "--addr", "127.0.0.1", "--port", strconv.Itoa(p.port), "--jetstream", "--store_dir", p.dir)
+	t.Cleanup(func() { // after the server has ended
+		if t.Failed() {
+			t.Logf("nats-server %v: …%s", args, p.logEnd())
+		}
+	})
+	return newServerProcess(t, "nats-server", p)
 }
 
 // natsServer is a variable that makes a test program that runs Main act as nats-server, with its arguments.

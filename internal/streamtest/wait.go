@@ -1,6 +1,9 @@
 package streamtest
 
 import (
+	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -23,4 +26,18 @@ func Eventually(t testing.TB, what string, check func() (done bool, state string
 		}
 		time.Sleep(pollEvery)
 	}
+}
+
+// EventuallyIs waits until a number is as wanted: N, or >N.
+func EventuallyIs(t testing.TB, what, want string, number func() float64) {
+	t.Helper()
+	text, above := strings.CutPrefix(want, ">")
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	Eventually(t, what+" is "+want, func() (bool, string) {
+		is := number()
+		return is == n && !above || above && is > n, fmt.Sprint(is)
+	})
 }
