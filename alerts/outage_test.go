@@ -70,7 +70,7 @@ func TestPublishThroughAnOutageOfACluster(t *testing.T) {
 			c.Start(0)
 			c.Start(1)
 		},
-		// Not by SIGKILL: with all of them killed at once, one run of five lost alerts (docs/reliability.md).
+		// SIGKILL of all at once lost alerts in one run of five (docs/reliability.md).
 		"all are stopped": func(c *streamtest.NATSCluster, _ string, _ func()) {
 			for i := range 3 {
 				c.Stop(i)

@@ -154,7 +154,8 @@ func requestsOf(rules *windows.Rules, reqs []api.CheckRequest) ([]Request, error
 			}
 			return nil, err
 		}
-		out[i] = Request{Plan: rules.MatchWithoutOverride(r.Key), Key: r.Key, Cost: cost, Mode: r.Mode, Values: r.Values}
+		out[i] = Request{Plan: rules.MatchWithoutOverride(r.Key), Key: r.Key, Cost: cost, Mode: r.Mode,
+			Values: r.Values}
 	}
 	return out, nil
 }

@@ -25,8 +25,8 @@ import (
 //
 //	begin 100: {…}, {…}       a process that remembers so many denials, with nothing counted, under these rules
 //	rules: {…}                its rules are others
-//	> k 3 charge              a check of a key, with a cost and a mode; idem=a has an idempotency key, first=a says too
-//	                          that it is the first attempt
+//	> k 3 charge              a check of a key, with a cost and a mode; idem=a has an idempotency key, first=a says
+//	                          also that it is the first attempt
 //	> 30x user:# 3 +5ms       the same 30 times, and after each one some time passes; # is its number
 //	all a 2, b -1             one call of several keys; a cost below 0 is given back
 //	each a 2, b first=a       several keys, each decided alone
@@ -35,7 +35,7 @@ import (
 //	forget, giveback          a reset and a refund by the process itself
 //	override k 5000 30ms      another process gives a key a limit a second, for some time; "block" or "none" as well
 //
-// What else there is has a short comment in steps. A denial says when the key is free, since the beginning.
+// The function steps describes the other steps. A denial says when the key is free, since the beginning.
 type story struct {
 	*processes
 	t     *testing.T

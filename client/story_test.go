@@ -22,7 +22,7 @@ import (
 // A line is what somebody does: `client SETTING=VALUE …` begins with another client and its server, `server ANSWER; …`
 // gives the next answers (see storyServer), `sleep 9ms` lets time pass, and the others are calls (see call). "N times"
 // repeats a call. "a: " makes the caller a do it, while the story goes on; `leave a` ends the context of that caller.
-// What comes of it follows as "> ".
+// The results follow as "> ".
 type story struct {
 	t       *testing.T
 	began   time.Time
@@ -166,7 +166,8 @@ func (s *story) newClient(settings []string) {
 			c.Releases = s.server
 		case "rule-of":
 			c.RuleOf = func(string) (client.Rule, bool) {
-				return client.Rule{Name: "mine", Limits: []client.Limit{{Units: int64(number), Per: 10 * time.Second}}}, true
+				limits := []client.Limit{{Units: int64(number), Per: 10 * time.Second}}
+				return client.Rule{Name: "mine", Limits: limits}, true
 			}
 		default:
 			*map[string]*int{"retries": &c.Retries, "instances": &c.Instances, "denials": &c.Denials,

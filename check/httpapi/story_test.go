@@ -26,7 +26,7 @@ import (
 // A story is a file of testdata: rules, a line of dashes, and what is asked under them, one step a line:
 //
 //	> GET /v1/check?key=a     a request, with its body after the target, and the answer below it
-//	: Idempotency-Key: x      a header of the request above; Peer is whose connection it is, and X-Request-Id without a
+//	: Idempotency-Key: x      a header of the request above; Peer is its connection, and X-Request-Id without a
 //	                          value leaves it out
 //	< 200 {…}                 the answer, broken into lines
 //	$ Retry-After: 60         a header of the answer

@@ -226,7 +226,7 @@ func TestMayPend(t *testing.T) {
 	})
 }
 
-// Of two fields with one name, the last counts, as docs/producers.md says.
+// If two fields have one name, the last one counts, as docs/producers.md says.
 func TestReadTwoFieldsOfOneName(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		k := newKeys(t, 1)

@@ -130,7 +130,8 @@ func TestSinceWhen(t *testing.T) {
 	times := fmt.Sprint(" ", now-3600_000, " ", now+60_000)
 	testkit.Must(t, w.redis.HSet(ctx, w.keys.Processes(), "work a", "aa"+times, "work b", "bb"+times).Err())
 	w.start(t, "work a", "aa", time.Hour)
-	streamtest.Eventually(t, "work a has announced itself", func() (bool, string) { // else work b removes its old record
+	// Otherwise work b removes its old record.
+	streamtest.Eventually(t, "work a has announced itself", func() (bool, string) {
 		n := w.redis.HGet(ctx, w.keys.Processes(), "work a").Val()
 		return !strings.HasSuffix(n, fmt.Sprint(now+60_000)), n
 	})

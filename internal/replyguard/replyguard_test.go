@@ -48,7 +48,7 @@ var hostile = []string{
 	"+" + strings.Repeat("a", 2<<20),
 }
 
-// What Redis sends passes, and what it never sends is refused.
+// Replies that Redis sends pass. Replies that it never sends are refused.
 func TestReplies(t *testing.T) {
 	for _, size := range []int{1, 3, 4096} {
 		for i, text := range slices.Concat(harmless, hostile) {

@@ -130,7 +130,7 @@ func TestSelectors(t *testing.T) {
 	})
 }
 
-// What production switches on is there, and for the right Deployment.
+// The settings of production reach the right Deployment.
 func TestProduction(t *testing.T) {
 	all := objects(t, readValues(t, chartDir+"/ci/production-values.yaml"))
 	serve := find[*apps.Deployment](t, all, "limits-serve")

@@ -26,7 +26,7 @@ func TestMistakesInValues(t *testing.T) {
 		// The chart has these for serve and work alone.
 		{"redis: {url: x}\nratelimit: {enabled: true}\nnetworkPolicy: {enabled: true}", "no NetworkPolicy for ratelimit"},
 		{"redis: {url: x}\nratelimit: {enabled: true}\nserve: {autoscaling: {enabled: true}}", "no autoscaler for ratelimit"},
-		// What the API server would refuse.
+		// The API server would refuse these.
 		{good + "serve: {service: {headless: true, type: LoadBalancer}}", "headless goes with type ClusterIP"},
 		{good + "serve: {service: {headless: true, type: NodePort}}", "headless goes with type ClusterIP"},
 		{good + "nameOverride: Limits", "nameOverride"},
