@@ -280,9 +280,11 @@ func (r *runner) deliver(ctx context.Context, l *lock) error {
 				continue
 			}
 		}
+		if err == nil {
+			err = s.take(work, m)
+		}
 		if err != nil {
 			return fmt.Errorf("reading %s: %w", stream, err)
 		}
-		s.take(work, m)
 	}
 }
