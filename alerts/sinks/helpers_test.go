@@ -145,11 +145,17 @@ func newWorld(t *testing.T, url string, replicas ...int) *world {
 	t.Helper()
 	w := newFiles(t, url)
 	w.replicas = append(replicas, 1)[0]
+	w.addStreams()
+	return w
+}
+
+// addStreams creates the streams that alerts are published to, and their publisher.
+func (w *world) addStreams() {
+	w.t.Helper()
 	var err error
 	w.publisher, err = alerts.NewPublisher(w.connect(), alerts.PublisherConfig{Prefix: w.prefix, Replicas: w.replicas})
-	testkit.Must(t, err)
-	testkit.Must(t, w.publisher.Ensure(t.Context()))
-	return w
+	testkit.Must(w.t, err)
+	testkit.Must(w.t, w.publisher.Ensure(w.t.Context()))
 }
 
 // newFiles returns a world without a publisher.

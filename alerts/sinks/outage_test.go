@@ -116,6 +116,22 @@ func TestTheStreamIsMadeAnew(t *testing.T) {
 	}
 }
 
+// A sink that runs before the stream of alerts exists delivers it from its first alert on.
+func TestTheStreamIsMadeLater(t *testing.T) {
+	t.Parallel()
+	w := newFiles(t, streamtest.NATS(t))
+	r := newReceiver(t)
+	w.sinks(w.webhook("pager", r, ""))
+	w.start()
+	streamtest.Eventually(t, "the sink misses the stream", func() (bool, string) {
+		text := w.log.String()
+		return strings.Contains(text, "stream not found"), text
+	})
+	w.addStreams()
+	all := w.raised(9)
+	wantInOrder(t, r.awaitOf(9), all)
+}
+
 // acknowledged waits until the sink pager has acknowledged all alerts.
 func (w *world) acknowledged(js jetstream.JetStream) {
 	w.t.Helper()

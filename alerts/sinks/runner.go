@@ -134,6 +134,9 @@ func (r *runner) start(ctx context.Context, l *lock) (start, error) {
 			err = c.after(ctx, before, known)
 		case errors.Is(err, jetstream.ErrConsumerNotFound):
 			err = c.first(ctx, known)
+		case errors.Is(err, jetstream.ErrStreamNotFound) && known == nil:
+			// The sink's next alert is the one that creates the stream, which may have more before the next attempt.
+			err = errors.Join(err, r.state.setPosition(ctx, l, 0))
 		}
 	}
 	if err != nil {
