@@ -71,7 +71,7 @@ func (r *runner) hold(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer l.end()
+	defer l.end(r.config.lastRequest())
 	delivering := r.config.Metrics.delivering.WithLabelValues(r.sink.Name)
 	delivering.Set(1)
 	defer delivering.Set(0)

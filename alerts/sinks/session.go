@@ -55,11 +55,11 @@ func newSession(ctx context.Context, r *runner, l *lock, at start) *session {
 // end is called when the session's context has ended. It waits for the attempts that have begun. Alerts that were not
 // delivered come again, to the process that has the lock next.
 func (s *session) end() {
-	defer time.AfterFunc(s.config.Stop, s.cancel).Stop()
+	defer time.AfterFunc(s.config.Stop-2*s.config.lastRequest(), s.cancel).Stop()
 	s.queue.working.Wait()
 	s.cancel()
 	s.beating.Wait()
-	within, cancel := context.WithTimeout(context.WithoutCancel(s.lock.ctx), lockEvery)
+	within, cancel := context.WithTimeout(context.WithoutCancel(s.lock.ctx), s.config.lastRequest())
 	defer cancel()
 	s.notePosition(within)
 	s.config.Metrics.oldest.WithLabelValues(s.sink.Name).Set(0)
