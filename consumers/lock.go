@@ -146,8 +146,11 @@ func (l *locks) names(parts []int) []string {
 	return names
 }
 
+// releaseTime is how long a stop waits for the answer about the locks. It is the last part of DrainTimeout.
+func (c Config) releaseTime() time.Duration { return min(time.Second, c.DrainTimeout/5) }
+
 func (l *locks) release() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), l.releaseTime())
 	defer cancel()
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -80,7 +80,7 @@ type Config struct {
 	GaugesEvery time.Duration
 	// CompareEvery is how often throttle decisions are compared with Decisions; default 1m.
 	CompareEvery time.Duration
-	// DrainTimeout bounds a clean stop; default 5s.
+	// DrainTimeout bounds a clean stop; default 5s. Its last fifth, at most 1s, is for giving back locks.
 	DrainTimeout time.Duration
 	// Tracer creates the spans of folds whose events came with a trace; nil: nothing is traced.
 	Tracer trace.Tracer
@@ -190,7 +190,7 @@ func (p *Pool) Recheck() { p.sweeper.Recheck() }
 // Run works until ctx ends, then stops in this order: it stops reading, folds the batches that it holds, and
 // publishes the transitions that these folds wrote to the outbox. All of this is within one drain timeout.
 func (p *Pool) Run(ctx context.Context) {
-	work, cancel := lingering(ctx, p.drain)
+	work, cancel := lingering(ctx, p.drain-p.relay.releaseTime())
 	defer cancel()
 	relayCtx, stopRelay := context.WithCancel(work)
 	defer stopRelay()

@@ -24,10 +24,13 @@ type Config struct {
 	// AckWait is how long JetStream waits for an acknowledgement or a heartbeat before it delivers an alert again;
 	// default 30s.
 	AckWait time.Duration
-	// Stop is how long attempts that have begun may take at a stop; default 5s.
+	// Stop is how long a stop takes at most; default 5s. Attempts that have begun may take three fifths of it or more.
 	Stop time.Duration
 	Log  *slog.Logger
 }
+
+// lastRequest is how long a stop waits for JetStream to store the position, and then to take the lock back.
+func (c Config) lastRequest() time.Duration { return min(lockEvery, c.Stop/5) }
 
 // Group delivers for all sinks of a file.
 type Group struct {

@@ -1,7 +1,6 @@
 package sinks_test
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -136,7 +135,7 @@ type world struct {
 	publisher *alerts.Publisher
 	log       *testkit.Log
 	version   int64
-	drain     time.Duration // of a stop; default 1s
+	drain     time.Duration // of a stop; default 5s
 	replicas  int           // of the streams
 }
 
@@ -145,11 +144,17 @@ func newWorld(t *testing.T, url string, replicas ...int) *world {
 	t.Helper()
 	w := newFiles(t, url)
 	w.replicas = append(replicas, 1)[0]
+	w.addStreams()
+	return w
+}
+
+// addStreams creates the streams that alerts are published to, and their publisher.
+func (w *world) addStreams() {
+	w.t.Helper()
 	var err error
 	w.publisher, err = alerts.NewPublisher(w.connect(), alerts.PublisherConfig{Prefix: w.prefix, Replicas: w.replicas})
-	testkit.Must(t, err)
-	testkit.Must(t, w.publisher.Ensure(t.Context()))
-	return w
+	testkit.Must(w.t, err)
+	testkit.Must(w.t, w.publisher.Ensure(w.t.Context()))
 }
 
 // newFiles returns a world without a publisher.
@@ -191,7 +196,7 @@ func (w *world) run(nc *nats.Conn) *process {
 	p := &process{nc: nc, registry: prometheus.NewRegistry(), file: file}
 	g, err := sinks.NewGroup(sinks.Config{NATS: p.nc, Prefix: w.prefix, Name: fmt.Sprintf("process-%p", p), File: file,
 		Metrics: sinks.NewMetrics(p.registry), Replicas: w.replicas, AckWait: time.Second,
-		Stop: cmp.Or(w.drain, time.Second), Log: log,
+		Stop: w.drain, Log: log,
 		Backoff: sinks.Backoff{From: 5 * time.Millisecond, Most: 100 * time.Millisecond}})
 	testkit.Must(w.t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))

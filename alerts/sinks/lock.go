@@ -109,12 +109,12 @@ func (l *lock) publish(ctx context.Context, m *nats.Msg) error {
 	return err
 }
 
-// end gives the lock back.
-func (l *lock) end() {
+// end gives the lock back, if JetStream answers in time.
+func (l *lock) end(most time.Duration) {
 	l.lose(nil)
 	l.renewing.Wait()
 	l.watchdog.Stop()
-	within, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), time.Second)
+	within, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), most)
 	defer cancel()
 	_ = l.give(within, l.sequence) // if this fails, the lock expires
 }

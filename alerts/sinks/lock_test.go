@@ -44,7 +44,7 @@ func TestALockEndsBeforeAnotherBegins(t *testing.T) {
 		if l.holds() || !errors.Is(context.Cause(l.ctx), errLate) {
 			t.Errorf("it holds, or ended by %v", context.Cause(l.ctx))
 		}
-		l.end()
+		l.end(0)
 	})
 }
 
@@ -71,7 +71,7 @@ func TestALockSendsOneAtATime(t *testing.T) {
 		testkit.Must(t, err)
 		time.Sleep(lockEvery + lockEvery/2)
 		testkit.Must(t, l.publish(t.Context(), nil))
-		if l.end(); sends != 3 {
+		if l.end(0); sends != 3 {
 			t.Errorf("it was taken, renewed and used in %d messages", sends)
 		}
 	})
@@ -101,7 +101,7 @@ func TestOnlyTheHolderWrites(t *testing.T) {
 	s := newState(t, "am")
 	first, err := s.lock(t.Context(), "first", &rival{})
 	testkit.Must(t, err)
-	defer first.end()
+	defer first.end(0)
 	a := Sample(api.StateRaised, time.Now())
 	testkit.Must(t, s.note(t.Context(), first, a))
 	if _, err := s.lock(t.Context(), "second", &rival{}); !errors.Is(err, errHeld) {
@@ -119,7 +119,7 @@ func TestOnlyTheHolderWrites(t *testing.T) {
 	testkit.Must(t, stream.DeleteMsg(t.Context(), again))
 	second, err := s.lock(t.Context(), "second", &rival{})
 	testkit.Must(t, err)
-	defer second.end()
+	defer second.end(0)
 	a.State = api.StateCleared
 	testkit.Must(t, s.note(t.Context(), second, a))
 	first.sending.Unlock()
@@ -167,7 +167,7 @@ func TestALockThatNobodyRenews(t *testing.T) {
 	r.since = r.since.Add(-lockTTL - time.Millisecond)
 	l, err := s.lock(t.Context(), "living", r)
 	testkit.Must(t, err)
-	defer l.end()
+	defer l.end(0)
 	if !r.over || !l.holds() {
 		t.Errorf("%+v, holds %v", r, l.holds())
 	}

@@ -48,17 +48,69 @@ func (r *receiver) awaitAttempt() {
 	})
 }
 
+// A sink that runs before the stream of alerts exists delivers it from its first alert on.
+func TestTheStreamIsMadeLater(t *testing.T) {
+	t.Parallel()
+	w := newFiles(t, streamtest.NATS(t))
+	r := newReceiver(t)
+	w.sinks(w.webhook("pager", r, ""))
+	w.start()
+	streamtest.Eventually(t, "the sink misses the stream", func() (bool, string) {
+		text := w.log.String()
+		return strings.Contains(text, "stream not found"), text
+	})
+	w.addStreams()
+	all := w.raised(9)
+	wantInOrder(t, r.awaitOf(9), all)
+}
+
 // acknowledged waits until the sink pager has acknowledged all alerts.
 func (w *world) acknowledged(js jetstream.JetStream) {
 	w.t.Helper()
-	streamtest.Eventually(w.t, "all is acknowledged", func() (bool, string) {
+	w.awaitConsumer(js, "all is acknowledged", func(info *jetstream.ConsumerInfo) bool {
+		return info.NumAckPending == 0 && info.NumPending == 0
+	})
+}
+
+// awaitConsumer waits for a state of the sink pager's consumer.
+func (w *world) awaitConsumer(js jetstream.JetStream, what string, is func(*jetstream.ConsumerInfo) bool) {
+	w.t.Helper()
+	streamtest.Eventually(w.t, what, func() (bool, string) {
 		consumer, err := js.Consumer(w.t.Context(), w.stream(), "sink-pager")
 		if err != nil {
 			return false, err.Error()
 		}
 		info := consumer.CachedInfo()
-		return info.NumAckPending == 0 && info.NumPending == 0, fmt.Sprintf("%+v", info)
+		return is(info), fmt.Sprintf("%+v", info)
 	})
+}
+
+// The connection breaks, and alerts that JetStream has sent are lost with it. They come in order, before the later
+// alerts of their keys, and none counts as removed.
+func TestAlertsAreLostOnTheWay(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, streamtest.NATS(t))
+	js := streamtest.JetStream(t, w.url)
+	proxy := streamtest.NewProxy(t, strings.TrimPrefix(w.url, "nats://"))
+	w.url = "nats://" + proxy.Addr // of the sinks
+	r := newReceiver(t)
+	w.sinks(w.webhook("pager", r, ""))
+	p := w.start()
+	w.ready(r)
+	w.acknowledged(js)
+	proxy.HoldReplies()
+	all := w.raised(30)
+	w.awaitConsumer(js, "JetStream has sent them", func(info *jetstream.ConsumerInfo) bool {
+		// On a very slow machine the lock may end first.
+		return info.NumAckPending == 30 || p.metric(t, "streamcounter_sink_delivering", "pager") == 0
+	})
+	proxy.Sever()
+	proxy.Heal()
+	all = append(all, w.raised(30)...)
+	wantInOrder(t, r.awaitOf(60), all)
+	if n := p.count(t, "pager", "expired"); n != 0 {
+		t.Errorf("%d alerts count as removed:\n%s", n, w.log)
+	}
 }
 
 // A stopping process has an attempt under way for longer than lockTTL. No other process sends meanwhile.

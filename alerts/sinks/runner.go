@@ -71,7 +71,7 @@ func (r *runner) hold(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer l.end()
+	defer l.end(r.config.lastRequest())
 	delivering := r.config.Metrics.delivering.WithLabelValues(r.sink.Name)
 	delivering.Set(1)
 	defer delivering.Set(0)
@@ -134,6 +134,9 @@ func (r *runner) start(ctx context.Context, l *lock) (start, error) {
 			err = c.after(ctx, before, known)
 		case errors.Is(err, jetstream.ErrConsumerNotFound):
 			err = c.first(ctx, known)
+		case errors.Is(err, jetstream.ErrStreamNotFound) && known == nil:
+			// The sink's next alert is the one that creates the stream, which may have more before the next attempt.
+			err = errors.Join(err, r.state.setPosition(ctx, l, 0))
 		}
 	}
 	if err != nil {
@@ -280,9 +283,11 @@ func (r *runner) deliver(ctx context.Context, l *lock) error {
 				continue
 			}
 		}
+		if err == nil {
+			err = s.take(work, m)
+		}
 		if err != nil {
 			return fmt.Errorf("reading %s: %w", stream, err)
 		}
-		s.take(work, m)
 	}
 }

@@ -3,6 +3,7 @@ package sinks
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -25,6 +26,8 @@ type session struct {
 	attempts context.Context // outlives the session by Stop, so that what was sent is acknowledged
 	cancel   context.CancelFunc
 	beating  sync.WaitGroup
+
+	number uint64 // the consumer's number of the last message
 
 	mu        sync.Mutex
 	held      map[uint64]*held // sequence → an alert that is not acknowledged
@@ -52,23 +55,29 @@ func newSession(ctx context.Context, r *runner, l *lock, at start) *session {
 // end is called when the session's context has ended. It waits for the attempts that have begun. Alerts that were not
 // delivered come again, to the process that has the lock next.
 func (s *session) end() {
-	defer time.AfterFunc(s.config.Stop, s.cancel).Stop()
+	defer time.AfterFunc(s.config.Stop-2*s.config.lastRequest(), s.cancel).Stop()
 	s.queue.working.Wait()
 	s.cancel()
 	s.beating.Wait()
-	within, cancel := context.WithTimeout(context.WithoutCancel(s.lock.ctx), lockEvery)
+	within, cancel := context.WithTimeout(context.WithoutCancel(s.lock.ctx), s.config.lastRequest())
 	defer cancel()
 	s.notePosition(within)
 	s.config.Metrics.oldest.WithLabelValues(s.sink.Name).Set(0)
 }
 
-// take puts an alert into the queue, or acknowledges a message that is not for this sink.
-func (s *session) take(ctx context.Context, m jetstream.Msg) {
+// take puts an alert into the queue, or acknowledges a message that is not for this sink. It returns an error if a
+// message before this one did not arrive, because the connection broke. JetStream would send that one again after
+// AckWait, and so after later alerts of its key: the session must end.
+func (s *session) take(ctx context.Context, m jetstream.Msg) error {
 	meta, err := m.Metadata()
 	if err != nil {
 		s.log.Error("ignored a message that JetStream did not send", "subject", m.Subject(), "error", err)
-		return
+		return nil
 	}
+	if meta.Sequence.Consumer != s.number+1 {
+		return fmt.Errorf("message %d came where %d was expected", meta.Sequence.Consumer, s.number+1)
+	}
+	s.number++
 	sequence := meta.Sequence.Stream
 	if sequence > s.delivered+1 {
 		s.lost(ctx, sequence-s.delivered-1)
@@ -78,7 +87,7 @@ func (s *session) take(ctx context.Context, m jetstream.Msg) {
 	_, was := s.done.Get(sequence)
 	s.mu.Unlock()
 	if here {
-		return // it was sent again while it waits here
+		return nil // it was sent again while it waits here
 	}
 	t, err := api.ReadTransition(m.Subject(), m.Data())
 	if err != nil {
@@ -95,9 +104,10 @@ func (s *session) take(ctx context.Context, m jetstream.Msg) {
 	s.mu.Unlock()
 	if passed {
 		_ = m.Ack() // if the acknowledgement is lost, the message comes again
-		return
+		return nil
 	}
 	s.queue.add(ctx, h)
+	return nil
 }
 
 // lost counts alerts that were removed from JetStream, by age or by somebody, before they were delivered.

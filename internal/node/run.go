@@ -213,10 +213,9 @@ func (n *node) serveAndWork(ctx context.Context) error {
 	n.stopBy = time.Now().Add(n.config.Stop)
 	within, cancel := context.WithDeadline(context.Background(), n.stopBy)
 	defer cancel()
-	// Redis may hang. So its clients are closed a second later, and nothing waits longer for an answer. In this second
-	// the relay gives back its locks.
+	// Redis may hang. So its clients are closed when the time is over, and nothing waits longer for an answer.
 	if n.closeRedis != nil {
-		hung := time.AfterFunc(n.config.Stop+time.Second, n.closeRedis)
+		hung := time.AfterFunc(n.config.Stop, n.closeRedis)
 		n.atStop(func() { hung.Stop() })
 	}
 	for _, e := range n.endpoints {

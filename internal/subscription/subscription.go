@@ -124,6 +124,9 @@ func (s *subscription) session(ctx context.Context) error {
 	watching.Go(func() { s.watch(ctx, cancel) })
 	consumer, err := s.js.CreateConsumer(ctx, s.Stream, s.consumer())
 	s.begun = err == nil
+	if errors.Is(err, jetstream.ErrStreamNotFound) && s.From == jetstream.DeliverNewPolicy {
+		s.From = jetstream.DeliverAllPolicy // all that the stream will have is new
+	}
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", s.Stream, errors.Join(err, context.Cause(ctx)))
 	}

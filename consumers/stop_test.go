@@ -1,0 +1,58 @@
+package consumers
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/stream"
+	"github.com/streamcounter/streamcounter/windows"
+)
+
+// hangs is a hook of go-redis: no command gets an answer.
+type hangs struct{}
+
+func (hangs) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (hangs) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, _ redis.Cmder) error { <-ctx.Done(); return ctx.Err() }
+}
+
+func (hangs) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, _ []redis.Cmder) error { <-ctx.Done(); return ctx.Err() }
+}
+
+// If Redis hangs, a stop takes DrainTimeout. The time for the answer about the locks is part of it.
+func TestAStopWhileRedisHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hung := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // a name would be looked up
+		defer hung.Close()
+		hung.AddHook(hangs{})
+		keys, err := stream.NewKeys("sc", 1)
+		testkit.Must(t, err)
+		rules, err := windows.NewRules([]*windows.Rule{{Name: "api", Match: "*",
+			Windows: []windows.Window{{Limit: 1, Per: time.Minute}}}})
+		testkit.Must(t, err)
+		pool, err := NewPool(Config{Redis: hung, Blocking: hung, Keys: keys, Counter: counters.New(hung, keys),
+			Rules: func() *windows.Rules { return rules }, Publisher: struct{ Publisher }{},
+			Metrics: NewMetrics(prometheus.NewRegistry()), DrainTimeout: time.Hour, LockTTL: 24 * time.Hour,
+			Log: slog.New(slog.DiscardHandler)})
+		testkit.Must(t, err)
+		locks := pool.relay.locks
+		locks.note(t.Context(), 0, true, time.Now().Add(locks.LockTTL))
+		ctx, stop := context.WithCancel(t.Context())
+		time.AfterFunc(time.Minute, stop)
+		began := time.Now()
+		pool.Run(ctx)
+		if d := time.Since(began) - time.Minute; d != time.Hour {
+			t.Errorf("it stopped after %s", d)
+		}
+	})
+}
