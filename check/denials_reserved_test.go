@@ -102,7 +102,7 @@ func (o *others) settle() {
 	op := rapid.SampledFrom([]lua.SettleOp{lua.Commit, lua.Cancel, lua.Renew}).Draw(o.T, "how")
 	charge := rapid.Int64Range(0, one.units).Draw(o.T, "charge")
 	_, err := reservations.New(o.other).Settle(context.Background(), o.rules, one.id, []int{o.other.Partition("k")}, op,
-		o.lasts("renewed for", 20, 300, 1500), func(string, int64) int64 { return charge }, "c")
+		o.lasts("renewed for", 20, 300, 1500), func(string, int64) int64 { return charge })
 	testkit.Must(o.T, err)
 	if op != lua.Renew {
 		o.open = slices.Delete(o.open, i, i+1)
@@ -251,7 +251,7 @@ func TestAReservationThatIsToEndEarlier(t *testing.T) {
 		t.Fatalf("%+v", a)
 	}
 	_, err = reservations.New(p.other).Settle(t.Context(), p.rules, id, []int{p.other.Partition("k")}, lua.Renew,
-		20*time.Millisecond, nil, "-")
+		20*time.Millisecond, nil)
 	testkit.Must(t, err)
 	clock += freshFor.Milliseconds() + 10
 	if a := check(); !a.Allowed {
