@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 )
@@ -174,18 +175,22 @@ func (w WindowState) As(k WindowKind) WindowState {
 // OfValues reports whether the window counts different values.
 func (k WindowKind) OfValues() bool { return k.Distinct != "" }
 
-// Tightest returns the window that says most about when a key is admitted again: the one with least left. If there
-// are several, it is the one whose first units come back last. It is nil if there is no window.
+// Tightest returns the window that says most about when a key is admitted again; see CompareTightness. It is nil if
+// there is no window.
 func Tightest(list []WindowState) *WindowState {
 	var tightest *WindowState
 	for i := range list {
-		w := &list[i]
-		if tightest == nil || w.Remaining < tightest.Remaining || w.Remaining == tightest.Remaining &&
-			w.NextFreeMs > tightest.NextFreeMs {
-			tightest = w
+		if tightest == nil || CompareTightness(&list[i], tightest) < 0 {
+			tightest = &list[i]
 		}
 	}
 	return tightest
+}
+
+// CompareTightness is below 0 if a is tighter than b: less of it is left, or as much, and its first units come back
+// later.
+func CompareTightness(a, b *WindowState) int {
+	return cmp.Or(cmp.Compare(a.Remaining, b.Remaining), cmp.Compare(b.NextFreeMs, a.NextFreeMs))
 }
 
 // ChecksAnswer is the answer to a request with Checks.

@@ -150,14 +150,15 @@ func (s *Service) SetOverride(ctx context.Context, one api.Override, lasts time.
 
 // PreviewOverride returns what SetOverride would do, and how many keys a pattern or a network covers. It sets
 // nothing.
-func (s *Service) PreviewOverride(ctx context.Context, one api.Override) (api.OverrideSet, error) {
-	out := api.OverrideSet{Override: one}
-	if err := s.config.Rules().ValidateOverride(&out.Override); err != nil {
-		return out, err
+func (s *Service) PreviewOverride(ctx context.Context, one api.Override, lasts time.Duration) (api.OverrideSet,
+	error) {
+	all, err := s.overrides()
+	if err == nil {
+		one, err = all.Preview(s.config.Rules().ValidateOverride, one, lasts)
 	}
-	out.OverrideEffect = s.config.Rules().Effect(out.Override)
-	if one.Several() == "" {
-		return out, nil
+	out := api.OverrideSet{Override: one, OverrideEffect: s.config.Rules().Effect(one)}
+	if err != nil || one.Several() == "" {
+		return out, err
 	}
 	covers, err := s.config.Counter.Covered(ctx, s.config.Rules(), one)
 	out.Covers = &covers

@@ -52,7 +52,7 @@ func (s *Service) Commit(ctx context.Context, id string, req api.CommitRequest) 
 		}
 		return units
 	}
-	return s.settle(ctx, id, lua.Commit, 0, cost, hash("commit", req))
+	return s.settle(ctx, id, lua.Commit, 0, cost)
 }
 
 // validateFinal refuses a cost that a commit cannot charge. It may be 0.
@@ -105,7 +105,7 @@ func (s *Service) onShardsOf(ctx context.Context, id string, ask func(within con
 
 // Cancel frees all units that a reservation holds; nothing is charged. Otherwise it is like Commit.
 func (s *Service) Cancel(ctx context.Context, id string) (api.Settlement, error) {
-	return s.settle(ctx, id, lua.Cancel, 0, nil, "-")
+	return s.settle(ctx, id, lua.Cancel, 0, nil)
 }
 
 // Renew makes a reservation valid for ttl_ms from now; 0 means as long as before. Otherwise it is like Commit.
@@ -113,18 +113,18 @@ func (s *Service) Renew(ctx context.Context, id string, req api.RenewRequest) (a
 	if err := validateTTL(req.TTLMs, windows.MaxReservation, ""); err != nil && req.TTLMs != 0 {
 		return api.Settlement{}, err
 	}
-	return s.settle(ctx, id, lua.Renew, time.Duration(req.TTLMs)*time.Millisecond, nil, "-")
+	return s.settle(ctx, id, lua.Renew, time.Duration(req.TTLMs)*time.Millisecond, nil)
 }
 
 func (s *Service) settle(ctx context.Context, id string, op lua.SettleOp, ttl time.Duration,
-	cost func(string, int64) int64, fingerprint string,
+	cost func(string, int64) int64,
 ) (out api.Settlement, err error) {
 	began := time.Now()
 	defer func() { s.observe(ctx, began, nil, true, err) }()
 	rules := s.config.Rules()
 	var got reservations.Settlement
 	err = s.onShardsOf(ctx, id, func(within context.Context, parts []int) (bool, error) {
-		one, err := s.held.Settle(within, rules, id, parts, op, ttl, cost, fingerprint)
+		one, err := s.held.Settle(within, rules, id, parts, op, ttl, cost)
 		one.Keys = append(got.Keys, one.Keys...)
 		got = one
 		return got.State == lua.Settled || got.State == lua.DoneBefore, err

@@ -133,7 +133,7 @@ func (r *Service) read(req *rlsv3.RateLimitRequest) ([]descriptor, error) {
 			return nil, fmt.Errorf("%w: descriptors[%d]: %w", api.ErrBadRequest, i, err)
 		}
 		one.Limit, one.limited = config.Find(limits, rules, req.Domain, d, r.config.Tag)
-		if one.limited && one.Plan != nil {
+		if one.limited && one.Plan != nil || config.IsOwn(req.Domain, d) {
 			if err := api.ValidateKey(one.Key); err != nil {
 				return nil, fmt.Errorf("descriptors[%d]: %w", i, err)
 			}

@@ -204,12 +204,16 @@ func (d *descriptor) place(s *limitStatus, a api.CheckAnswer, later, ahead int64
 	states, over, never := slices.Clone(a.Windows), a.DeniesUntilMs() > 0 && !a.Allowed, a.RetryAfterMs < 0
 	for i := range states {
 		w := &states[i]
+		left := w.Limit - w.Used // below 0 if the limit is exceeded
+		if a.DeniesUntilMs() > 0 {
+			left = min(left, 0) // whatever a refund gave back
+		}
 		if w.OfValues() { // a value takes one unit for any hits, and none if the window has it, which only a knows
-			w.Remaining = w.Limit - w.Used
+			w.Remaining = left
 			over = over || w.Remaining < 1 && a.RetryAfterMs != 0
 			continue
 		}
-		w.Remaining = w.Limit - (w.Used - later) // below 0 if the limit is exceeded
+		w.Remaining = left + later
 		over, never = over || w.Remaining < ahead, never || ahead > w.Limit
 	}
 	w := api.Tightest(states)

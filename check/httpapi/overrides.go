@@ -90,7 +90,7 @@ func (s *Server) putOverride(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	var out api.OverrideSet
 	if dryRun {
-		out, err = s.checks.PreviewOverride(ctx, one)
+		out, err = s.checks.PreviewOverride(ctx, one, lasts)
 	} else {
 		out, err = s.checks.SetOverride(ctx, one, lasts)
 	}

@@ -112,18 +112,20 @@ func writeProblem(w http.ResponseWriter, r *http.Request, err error) {
 
 // writeRefusal answers with deny_status, if the request has one, where on_error denies, and where the key, the cost or
 // a value is invalid. nginx takes any other status for a failed check. If nginx lets those pass, a caller could pass
-// with an invalid key. (Other parameters are the proxy's own: an error in them is no denial.)
+// with an invalid key. (Other parameters are the proxy's own: an error in them is no denial. A rule that takes
+// reservations only is an error in the setup, which would deny everybody.)
 func writeRefusal(w http.ResponseWriter, r *http.Request, err error, denyStatus int) error {
 	p := problemOf(err)
-	if denyStatus == 0 || p.Status != http.StatusBadRequest && !errors.Is(err, api.ErrUnavailable) {
+	refused := p.Status == http.StatusBadRequest && !errors.Is(err, api.ErrNeedsReservation)
+	if denyStatus == 0 || !refused && !errors.Is(err, api.ErrUnavailable) {
 		return err
 	}
 	p.Status = denyStatus
 	return writeJSON(w, denyStatus, identify(w, r, p, err))
 }
 
-// writeMisuse answers a request with deny_status and an error in the proxy's own parameters. The status is 500, as in
-// Router.refuse, and the log has the first of each kind.
+// writeMisuse answers a request with deny_status and an error in the proxy's own parameters or setup. The status is
+// 500, as in Router.refuse, and the log has the first of each kind.
 func writeMisuse(w http.ResponseWriter, r *http.Request, err error, logged *access.Refusals) error {
 	p := problemOf(err)
 	if p.Status != http.StatusBadRequest {
@@ -131,7 +133,11 @@ func writeMisuse(w http.ResponseWriter, r *http.Request, err error, logged *acce
 	}
 	p.Status = http.StatusInternalServerError
 	log, _ := r.Context().Value(logKey{}).(*slog.Logger)
-	logged.Log(log, r.URL.Path, err.Error(), err, "remote", r.RemoteAddr, "status", p.Status)
+	reason := err.Error()
+	if errors.Is(err, api.ErrNeedsReservation) {
+		reason = p.Type // the text has the key, and each caller may have another
+	}
+	logged.Log(log, r.URL.Path, reason, err, "remote", r.RemoteAddr, "status", p.Status)
 	return writeJSON(w, p.Status, withID(w, r, p))
 }
 

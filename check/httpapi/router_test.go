@@ -93,6 +93,9 @@ func TestRefusalsAreNoDenials(t *testing.T) {
 	routes := []httpapi.Route{{Method: "GET", Path: "/v1/check", Scope: access.ScopeCheck, Serve: ok},
 		{Method: "GET", Path: "/v1/keys/", Scope: access.ScopeRead, Serve: ok}}
 	guarded, open := httpapi.NewRouter(newTokens(t), routes...), httpapi.NewRouter(nil, routes...)
+	w := newWorld(t, streamtest.Connect(t, nobody), rule("job", nil,
+		windows.Window{Limit: 2, Per: time.Minute, InFlight: true}))
+	served := httpapi.NewRouter(nil, w.server.Routes(nil)...)
 	for _, c := range []struct {
 		router        *httpapi.Router
 		target, token string
@@ -110,6 +113,9 @@ func TestRefusalsAreNoDenials(t *testing.T) {
 		{guarded, "/v1/check?deny_status=403", checker, 200, ""},
 		{open, "/v1/check?deny_status=403", "", 500, "a page of another site"},
 		{open, "/v1/check?deny_status=403&x=2", "", 500, ""},
+		{served, "/v1/check?key=job:1&deny_status=403", "", 500, "key takes reservations only"},
+		{served, "/v1/check?key=job:2&deny_status=403", "", 500, ""},
+		{served, "/v1/check?key=job:2", "", 400, ""},
 	} {
 		log.Reset()
 		r := httptest.NewRequestWithContext(ctx, "GET", c.target, nil)

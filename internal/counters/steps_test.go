@@ -108,7 +108,7 @@ func (s *store) leases(key string, ttl time.Duration, ask api.LeaseRequest) int6
 func (s *store) settle(op lua.SettleOp, id string, cost int64, ttl time.Duration) lua.SettleState {
 	s.t.Helper()
 	charge := func(string, int64) int64 { return cost }
-	got, err := s.held.Settle(context.Background(), s.rules, id, s.keys.All(), op, ttl, charge, "c")
+	got, err := s.held.Settle(context.Background(), s.rules, id, s.keys.All(), op, ttl, charge)
 	testkit.Must(s.t, err)
 	return got.State
 }

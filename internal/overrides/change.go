@@ -18,17 +18,8 @@ import (
 // The error wraps api.ErrBadOverride or ErrBadKey if it cannot be set.
 func (o *All) Set(ctx context.Context, validate func(*api.Override) error, one api.Override, lasts time.Duration) (
 	api.Override, error) {
-	if err := validate(&one); err != nil {
+	if err := o.validate(validate, &one); err != nil {
 		return one, err
-	}
-	if n, ok := networkOf("\n" + one.Network); ok && o.set.networks.Load().get(n) == nil &&
-		o.set.networks.Load().count >= MaxNetworks {
-		return one, fmt.Errorf("%w: there are %d networks, expected at most that many", api.ErrBadOverride,
-			MaxNetworks)
-	}
-	if one.Pattern != "" && o.set.get("\n"+one.Pattern) == nil && len(o.set.several()) >= MaxPatterns {
-		return one, fmt.Errorf("%w: there are %d patterns, expected at most %d", api.ErrBadOverride,
-			len(o.set.several()), MaxPatterns)
 	}
 	p := o.store.Keys.Partition(one.Key + one.Several())
 	one.AtMs = o.Clock(p)
@@ -47,17 +38,65 @@ func (o *All) Set(ctx context.Context, validate func(*api.Override) error, one a
 	}
 }
 
-// setAt sets an override that ends `lasts` after its AtMs. If lasts is 0, it ends at its UntilMs. If lasts is
-// above 0 and AtMs is not the present by Redis's clock, the override is not set.
-func (o *All) setAt(ctx context.Context, p int, one *api.Override, lasts time.Duration) (r lua.OverrideReply,
-	err error) {
-	from := int64(0)
+// Preview returns the override that Set would set now, without AtMs, or the error that Set would return. It sets
+// nothing.
+func (o *All) Preview(validate func(*api.Override) error, one api.Override, lasts time.Duration) (api.Override,
+	error) {
+	if err := o.validate(validate, &one); err != nil {
+		return one, err
+	}
+	one.AtMs = o.Clock(o.store.Keys.Partition(one.Key + one.Several()))
+	err := setEnd(&one, lasts)
+	if err == nil && one.UntilMs > 0 && one.UntilMs <= one.AtMs {
+		err = pastError(one, one.AtMs)
+	}
+	one.AtMs = 0
+	return one, err
+}
+
+// validate is for what does not depend on the time.
+func (o *All) validate(validate func(*api.Override) error, one *api.Override) error {
+	if err := validate(one); err != nil {
+		return err
+	}
+	if n, ok := networkOf("\n" + one.Network); ok && o.set.networks.Load().get(n) == nil &&
+		o.set.networks.Load().count >= MaxNetworks {
+		return fmt.Errorf("%w: there are %d networks, expected at most that many", api.ErrBadOverride, MaxNetworks)
+	}
+	if one.Pattern != "" && o.set.get("\n"+one.Pattern) == nil && len(o.set.several()) >= MaxPatterns {
+		return fmt.Errorf("%w: there are %d patterns, expected at most %d", api.ErrBadOverride,
+			len(o.set.several()), MaxPatterns)
+	}
+	return nil
+}
+
+// setEnd sets when an override ends: `lasts` after its AtMs, or, if lasts is 0, at its UntilMs.
+func setEnd(one *api.Override, lasts time.Duration) error {
 	if lasts > 0 {
-		from, one.UntilMs = one.AtMs, one.AtMs+lasts.Milliseconds()
+		one.UntilMs = one.AtMs + lasts.Milliseconds()
 	}
 	if one.UntilMs < 0 || one.UntilMs > one.AtMs+MaxDuration.Milliseconds() {
-		return r, fmt.Errorf("%w: until: it ends in more than 100 years; leave it out for one without an end",
+		return fmt.Errorf("%w: until: it ends in more than 100 years; leave it out for one without an end",
 			api.ErrBadOverride)
+	}
+	return nil
+}
+
+func pastError(one api.Override, nowMs int64) error {
+	return fmt.Errorf("%w: until: %s has passed: Redis's clock is at %s", api.ErrBadOverride,
+		time.UnixMilli(one.UntilMs).UTC().Format(time.RFC3339), time.UnixMilli(nowMs).UTC().Format(time.RFC3339))
+}
+
+// setAt sets an override with its end, see setEnd. If lasts is above 0 and AtMs is not the present by Redis's clock,
+// the override is not set.
+func (o *All) setAt(ctx context.Context, p int, one *api.Override, lasts time.Duration) (r lua.OverrideReply,
+	err error) {
+	if err := setEnd(one, lasts); err != nil {
+		return r, err
+	}
+	from := int64(0)
+	if lasts > 0 {
+		from = one.AtMs
 	}
 	stored := *one
 	stored.SetTarget("", "")
@@ -69,8 +108,7 @@ func (o *All) setAt(ctx context.Context, p int, one *api.Override, lasts time.Du
 	switch {
 	case err != nil:
 	case r.Outcome == lua.OverridePast:
-		err = fmt.Errorf("%w: until: %s has passed: Redis's clock is at %s", api.ErrBadOverride,
-			time.UnixMilli(one.UntilMs).UTC().Format(time.RFC3339), time.UnixMilli(r.NowMs).UTC().Format(time.RFC3339))
+		err = pastError(*one, r.NowMs)
 	case r.Outcome == lua.OverrideUnreadable:
 		err = fmt.Errorf("%w: Redis cannot read it", api.ErrBadOverride)
 	}

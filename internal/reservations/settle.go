@@ -3,8 +3,11 @@ package reservations
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -33,10 +36,10 @@ type SettledKey struct {
 // Settle ends the part of a reservation in some partitions of one shard (see Shards), or
 // renews it for ttl; 0 means the ttl that it had before. If ttl is longer than an in_flight window of
 // its keys, the error wraps api.ErrBadRequest. For a commit, cost returns the charge of a key from its
-// reserved units. Settle may be sent again: ending a reservation again in the same way does nothing.
-// The fingerprint is a word for the costs. The keys in without are left out.
+// reserved units. Settle may be sent again: ending a reservation again in the same way, with the same costs, does
+// nothing. The keys in without are left out.
 func (s *Store) Settle(ctx context.Context, rules *windows.Rules, id string, parts []int, op lua.SettleOp,
-	ttl time.Duration, cost func(key string, units int64) int64, fingerprint string, without ...string,
+	ttl time.Duration, cost func(key string, units int64) int64, without ...string,
 ) (Settlement, error) {
 	keys, before, err := s.keysOf(ctx, id, parts)
 	keys = slices.DeleteFunc(keys, func(k SettledKey) bool { return slices.Contains(without, k.Key) })
@@ -50,7 +53,10 @@ func (s *Store) Settle(ctx context.Context, rules *windows.Rules, id string, par
 			requests[i].Cost = cost(k.Key, k.Units)
 		}
 	}
-	ms := s.rememberMs()
+	ms, fingerprint := s.rememberMs(), "-"
+	if op == lua.Commit {
+		fingerprint = fingerprintOf(keys, cost)
+	}
 	if op == lua.Renew {
 		if ms, err = renewFor(cmp.Or(ttl, before), requests); err != nil {
 			return Settlement{}, err
@@ -77,6 +83,18 @@ func (s *Store) Settle(ctx context.Context, rules *windows.Rules, id string, par
 		return nil
 	})
 	return out, err
+}
+
+// fingerprintOf returns a word for the costs of keys. It does not depend on how the caller gave them: one for all keys,
+// one for each, or none, which means what was reserved.
+func fingerprintOf(keys []SettledKey, cost func(key string, units int64) int64) string {
+	var lines []string
+	for _, k := range keys {
+		lines = append(lines, fmt.Sprintln(k.Key, cost(k.Key, k.Units)))
+	}
+	slices.Sort(lines)
+	sum := sha256.Sum256([]byte(strings.Join(lines, "")))
+	return hex.EncodeToString(sum[:16])
 }
 
 // renewFor returns for how many ms a reservation of these keys is renewed.
@@ -131,7 +149,7 @@ func (s *Store) Sweep(ctx context.Context, p int, rules *windows.Rules, fields [
 // expire settles a reservation if it has expired. It leaves out the keys whose reservations are no longer there,
 // because a foreign key has their place.
 func (s *Store) expire(ctx context.Context, p int, rules *windows.Rules, id string) error {
-	_, err := s.Settle(ctx, rules, id, []int{p}, lua.Expire, 0, nil, "-")
+	_, err := s.Settle(ctx, rules, id, []int{p}, lua.Expire, 0, nil)
 	if !redisclient.IsWrongType(err) {
 		return err
 	}
@@ -151,6 +169,6 @@ func (s *Store) expire(ctx context.Context, p int, rules *windows.Rules, id stri
 	if len(foreign) == 0 {
 		return err
 	}
-	_, err = s.Settle(ctx, rules, id, []int{p}, lua.Expire, 0, nil, "-", foreign...)
+	_, err = s.Settle(ctx, rules, id, []int{p}, lua.Expire, 0, nil, foreign...)
 	return err
 }

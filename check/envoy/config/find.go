@@ -10,7 +10,7 @@ import (
 // in the descriptor itself decides, or else the rule that matches its key. For a key that is asked for as it is, the
 // rule that matches it decides in either case.
 func Find(l *Limits, rules *windows.Rules, domain string, d *commonv3.RateLimitDescriptor, tag string) (Limit, bool) {
-	own := isOwn(domain, d.GetEntries())
+	own := IsOwn(domain, d)
 	if l != nil && !own {
 		return l.Find(domain, d)
 	}

@@ -43,7 +43,7 @@ func Key(domain string, d *commonv3.RateLimitDescriptor, tag string) string {
 // keyOf returns the key with a suffix that is never cut.
 func keyOf(domain string, d *commonv3.RateLimitDescriptor, tag, suffix string) string {
 	entries := d.GetEntries()
-	if isOwn(domain, entries) {
+	if IsOwn(domain, d) {
 		return entries[0].GetValue() + suffix
 	}
 	var room [api.MaxKeyBytes]byte
@@ -74,8 +74,9 @@ func keyOf(domain string, d *commonv3.RateLimitDescriptor, tag, suffix string) s
 	return string(short) + sum(buf) + suffix
 }
 
-func isOwn(domain string, entries []*commonv3.RateLimitDescriptor_Entry) bool {
-	return domain == ownDomain && len(entries) == 1 && entries[0].GetKey() == ownEntry
+// IsOwn reports whether a descriptor asks for a key as it is.
+func IsOwn(domain string, d *commonv3.RateLimitDescriptor) bool {
+	return domain == ownDomain && len(d.GetEntries()) == 1 && d.GetEntries()[0].GetKey() == ownEntry
 }
 
 // plain has the bytes that are written as they are.

@@ -34,7 +34,7 @@ func broughtLimit(domain string, d *commonv3.RateLimitDescriptor, tag string, b 
 	if err != nil {
 		return Limit{}, fmt.Errorf("limit of a descriptor: unit_multiplier %w", err)
 	}
-	if isOwn(domain, d.GetEntries()) {
+	if IsOwn(domain, d) {
 		return Limit{}, fmt.Errorf("limit of a descriptor: keys of the domain %q have the limits of the rules file",
 			ownDomain)
 	}
