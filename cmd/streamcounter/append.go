@@ -40,7 +40,12 @@ Formats:
 
 An event counts at the time it is appended. To try an old log at its own times, use
 streamcounter compare --clf LOG --rules FILE. A line that cannot be read is reported
-with its number and skipped; the exit code is then 1.`,
+with its number and skipped; the exit code is then 1.
+
+If Redis does not answer, or cannot store an event now (it is out of memory, say), that is
+reported, events wait, and reading pauses until Redis stores them. An event whose reply
+was lost is not sent again without an id: it counts as perhaps stored. After the end of
+the input events wait 15s at most, and after Ctrl-C not at all.`,
 		Example: `  echo 'user:42 3' | streamcounter append
   streamcounter append --format clf < /var/log/nginx/access.log
   tail -F access.log | streamcounter append --format clf`,
@@ -92,21 +97,18 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 		return err
 	}
 	defer closeLog()
-	sum, dog := appendSummary{}, newWatchdog(appendPatience)
+	again, end := context.WithCancel(cmd.Context())
+	defer end()
+	dog := newWatchdog(appendPatience)
+	defer dog.end(nil)
+	context.AfterFunc(dog.ctx, end)
+	s := &sender{log: log, dog: dog, again: again, messages: cmd.ErrOrStderr()}
 	warn := warnings(format, cmd.ErrOrStderr())
-	producer, err := stream.NewProducer(log, stream.ProducerConfig{OnFlush: func(out stream.Outcome) {
-		sum.Events += out.Appended
-		sum.Entries += out.Entries
-		sum.Refused += out.RefusedEvents
-		sum.Unknown += out.UnknownEvents
-		if out.Appended > 0 {
-			dog.feed()
-		}
-	}})
+	producer, err := stream.NewProducer(log, stream.ProducerConfig{OnFlush: s.flushed})
 	if err != nil {
 		return err
 	}
-	start, notTaken := time.Now(), 0
+	start, rejected, notTaken := time.Now(), 0, 0
 	readErr := eachLine(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr(), func(n int, line string, err error) error {
 		var e api.Event
 		if err == nil {
@@ -117,8 +119,8 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 			warn(n, line)
 		}
 		if err != nil {
-			sum.Rejected++
-			reportRejected(cmd.ErrOrStderr(), sum.Rejected, fmt.Sprint("line ", n), err)
+			rejected++
+			reportRejected(cmd.ErrOrStderr(), rejected, fmt.Sprint("line ", n), err)
 			return nil
 		}
 		if err = producer.Append(cmd.Context(), e); err != nil {
@@ -127,9 +129,10 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 		return err
 	})
 	// Events that were read are also sent after Ctrl-C, as long as some are stored.
-	closing, stop := dog.watch()
-	defer stop()
-	failure := producer.Close(closing)
+	dog.watch()
+	_ = producer.Close(dog.ctx) // its error may be of events that were stored later: s has seen all outcomes
+	sum := &s.sum
+	sum.Rejected = rejected
 	sum.Refused += notTaken
 	sum.Seconds = time.Since(start).Seconds()
 	if !asJSON {
@@ -138,8 +141,10 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 		return err
 	}
 	switch {
-	case failure != nil:
-		return failure
+	case s.failed && dog.ctx.Err() != nil:
+		return context.Cause(dog.ctx)
+	case s.failed: // it is reported already
+		return exitError{code: 1}
 	case readErr != nil && !errors.Is(readErr, context.Canceled):
 		return readErr
 	case readErr != nil:
@@ -150,29 +155,32 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 	return nil
 }
 
-// A watchdog ends a context when there is no progress for a time. Its methods may be called by any goroutine.
+// A watchdog ends its context when there is no progress for a time. Its methods may be called by any goroutine.
 type watchdog struct {
+	ctx   context.Context
+	end   context.CancelCauseFunc // call it in the end
 	timer *time.Timer
 	limit time.Duration
 }
 
-func newWatchdog(limit time.Duration) watchdog { return watchdog{time.NewTimer(limit), limit} }
+func newWatchdog(limit time.Duration) watchdog {
+	ctx, end := context.WithCancelCause(context.Background())
+	return watchdog{ctx, end, time.NewTimer(limit), limit}
+}
 
 // feed says that there is progress.
 func (w watchdog) feed() { w.timer.Reset(w.limit) }
 
-// watch returns a context that ends when feed was not called for the limit, from now on. Call stop in the end.
-func (w watchdog) watch() (ctx context.Context, stop func()) {
-	ctx, end := context.WithCancelCause(context.Background())
+// watch ends the context when feed was not called for the limit, from now on.
+func (w watchdog) watch() {
 	w.feed()
 	go func() {
 		select {
 		case <-w.timer.C:
-			end(fmt.Errorf("no event was stored for %s", w.limit))
-		case <-ctx.Done():
+			w.end(fmt.Errorf("no event was stored for %s", w.limit))
+		case <-w.ctx.Done():
 		}
 	}()
-	return ctx, func() { end(nil) }
 }
 
 // openEventLog connects to the Redis of --redis and checks that its prefix has as many

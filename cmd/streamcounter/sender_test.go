@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/alicebob/miniredis/v2"
+
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
+)
+
+// appending is an append that reads what the test writes.
+type appending struct {
+	io.WriteCloser
+	out, errs testkit.Log
+	code      chan int
+}
+
+func startAppend(t *testing.T, ctx context.Context, m *miniredis.Miniredis, connected func()) *appending {
+	in, write := io.Pipe()
+	a := &appending{WriteCloser: write, code: make(chan int, 1)}
+	root := newRoot()
+	root.SetIn(&onFirstRead{in, connected})
+	root.SetOut(&a.out)
+	root.SetErr(&a.errs)
+	go func() { a.code <- run(ctx, root, []string{"append", "--json", "--redis", "redis://" + m.Addr()}) }()
+	return a
+}
+
+// lines writes n lines of some keys.
+func (a *appending) lines(t *testing.T, n int) {
+	for i := range n {
+		_, err := fmt.Fprintf(a, "user:%d\n", i%7)
+		testkit.Must(t, err)
+	}
+}
+
+func (a *appending) says(t *testing.T, text string, times int) {
+	t.Helper()
+	streamtest.Eventually(t, fmt.Sprintf("it says %q %d times", text, times), func() (bool, string) {
+		return strings.Count(a.errs.String(), text) == times, a.errs.String()
+	})
+}
+
+func (a *appending) ends(t *testing.T, code, stored, lost int) {
+	t.Helper()
+	var sum appendSummary
+	got := <-a.code
+	testkit.Must(t, json.Unmarshal([]byte(a.out.String()), &sum))
+	if got != code || sum.Events != stored || sum.Refused != lost || sum.Unknown != 0 {
+		t.Errorf("exit code %d, %+v, want %d, %d stored and %d not\n%s", got, sum, code, stored, lost, a.errs.String())
+	}
+}
+
+// Events wait for the end of an outage, and none is lost. It says when one begins and ends.
+func TestAppendDuringOutages(t *testing.T) {
+	t.Parallel()
+	m := streamtest.EmbeddedRedis(t)
+	a := startAppend(t, t.Context(), m, m.Close)
+	a.lines(t, 100)
+	a.says(t, "connection refused", 1)
+	a.lines(t, 100)
+	testkit.Must(t, m.Restart())
+	a.says(t, "Redis stores events again", 1)
+	m.SetError("OOM command not allowed")
+	a.lines(t, 100)
+	a.says(t, "OOM", 1)
+	m.SetError("")
+	a.says(t, "Redis stores events again", 2)
+	a.lines(t, 10)
+	testkit.Must(t, a.Close())
+	a.ends(t, 0, 310, 0)
+}
+
+// Ctrl-C during an outage does not wait for its end, and the summary is true. Events that Redis would refuse again do
+// not keep others waiting.
+func TestAppendThatCannotStore(t *testing.T) {
+	t.Parallel()
+	ctx, interrupt := context.WithCancel(t.Context())
+	m := streamtest.EmbeddedRedis(t)
+	a := startAppend(t, ctx, m, m.Close)
+	a.lines(t, 100)
+	a.says(t, "connection refused", 1)
+	interrupt()
+	a.ends(t, 1, 0, 100)
+
+	testkit.Must(t, m.Restart())
+	a = startAppend(t, t.Context(), m, func() { m.SetError("WRONGTYPE Operation against a key") })
+	a.lines(t, 100)
+	a.says(t, "WRONGTYPE", 1)
+	m.SetError("")
+	a.lines(t, 100)
+	testkit.Must(t, a.Close())
+	a.ends(t, 1, 100, 100)
+}
