@@ -108,7 +108,7 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 	if err != nil {
 		return err
 	}
-	start, rejected, notTaken := time.Now(), 0, 0
+	start, notTaken := time.Now(), 0
 	readErr := eachLine(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr(), func(n int, line string, err error) error {
 		var e api.Event
 		if err == nil {
@@ -119,8 +119,8 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 			warn(n, line)
 		}
 		if err != nil {
-			rejected++
-			reportRejected(cmd.ErrOrStderr(), rejected, fmt.Sprint("line ", n), err)
+			s.sum.Rejected++
+			reportRejected(cmd.ErrOrStderr(), s.sum.Rejected, fmt.Sprint("line ", n), err)
 			return nil
 		}
 		if err = producer.Append(cmd.Context(), e); err != nil {
@@ -132,7 +132,6 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 	dog.watch()
 	_ = producer.Close(dog.ctx) // its error may be of events that were stored later: s has seen all outcomes
 	sum := &s.sum
-	sum.Rejected = rejected
 	sum.Refused += notTaken
 	sum.Seconds = time.Since(start).Seconds()
 	if !asJSON {
