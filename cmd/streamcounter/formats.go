@@ -44,7 +44,8 @@ func jsonLine(line string) (e api.Event, skip bool, err error) {
 
 // commonLog is the beginning of a line in common or combined log format: remote
 // host, identity, user, time, request. The host has no comma, because a list of addresses is not one.
-var commonLog = regexp.MustCompile(`^([^\s,]+) \S+ (.*?) ?\[([^\]]+)\] "(?:[A-Za-z]+ ([^ ?"]+))?`)
+// A \ in the request makes the next character a part of it: Apache writes a quote as \", nginx as \x22.
+var commonLog = regexp.MustCompile(`^([^\s,]+) \S+ (.*?) ?\[([^\]]+)\] "(?:[A-Za-z]+ ((?:\\.|[^ ?"\\])+))?`)
 
 // commonLogTime is the format of the time in such a line: to the second.
 const commonLogTime = "02/Jan/2006:15:04:05 -0700"
