@@ -36,7 +36,8 @@ Formats:
   ndjson   {"key": "user:42", "count": 3}, one a line; without count it is 1
            {"key": "ip:10.0.0.1", "values": {"user": "alice"}} if rules count values
   clf      a web server's log in common or combined format: each line is one
-           event of the key ip:<remote host>, or with --key user of user:<user>
+           event of the key ip:<remote host>, or with --key user of user:<user>;
+           lines without a user are skipped, and counted
 
 An event counts at the time it is appended. To try an old log at its own times, use
 streamcounter compare --clf LOG --rules FILE. A line that cannot be read is reported
@@ -65,6 +66,7 @@ type appendSummary struct {
 	Events   int     `json:"events"`
 	Entries  int     `json:"entries"`
 	Rejected int     `json:"rejected"`
+	Skipped  int     `json:"skipped"` // lines of a log without a user, which is the key
 	Refused  int     `json:"refused"`
 	Unknown  int     `json:"unknown"`
 	Seconds  float64 `json:"seconds"`
@@ -114,6 +116,7 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 		if err == nil {
 			var skip bool
 			if e, skip, err = parse(line); skip {
+				s.sum.Skipped += withoutUser(line)
 				return nil
 			}
 			warn(n, line)
@@ -246,6 +249,7 @@ func (s *appendSummary) print(messages io.Writer) {
 		fmt.Fprintf(messages, ", %d not stored, %d perhaps stored", s.Refused, s.Unknown)
 	}
 	fmt.Fprintln(messages)
+	reportSkipped(messages, s.Skipped)
 }
 
 // eachLine calls do for each line with its number, from 1, and shows progress on a terminal.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"regexp"
 	"strings"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/internal/compare"
+	"github.com/streamcounter/streamcounter/internal/english"
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
@@ -89,6 +91,15 @@ func (f logForm) timed(line string) (at time.Time, r compare.Request, skip bool,
 			api.ErrBadRequest, api.Shorten(text))
 	}
 	return at, compare.Request{Key: e.Key, Cost: 1, Values: e.Values}, false, nil
+}
+
+// withoutUser returns 1 for a skipped line that is not blank: it has no user. It returns 0 for a blank one.
+func withoutUser(line string) int { return min(1, len(strings.TrimSpace(line))) }
+
+func reportSkipped(messages io.Writer, n int) {
+	if n > 0 {
+		fmt.Fprintf(messages, "%s without a user skipped\n", english.Plural(n, "line"))
+	}
 }
 
 func (f logForm) read(line string) (e api.Event, at string, skip bool, err error) {
