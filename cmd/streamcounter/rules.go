@@ -65,7 +65,7 @@ A rules file, of which the first rule that matches a key decides:
 				return runRulesKeys(cmd, rules, keys, asJSON)
 			}
 			if asJSON {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(rules.List())
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(fieldsOf(rules.List()))
 			}
 			printRules(cmd, rules)
 			return nil
@@ -74,7 +74,7 @@ A rules file, of which the first rule that matches a key decides:
 	c.Flags(cmd, "rules")
 	cmd.Flags().StringVar(&keys, "keys", "", "say which rule matches which keys of this file (- for standard input)")
 	cmd.Flags().BoolVar(&asJSON, "json", false,
-		"print the rules as JSON, defaults filled in; with --keys, the keys of each rule")
+		"print the rules as JSON in the words of a rules file, defaults filled in; with --keys, the keys of each rule")
 	return cmd
 }
 
