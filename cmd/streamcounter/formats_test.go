@@ -26,7 +26,7 @@ func TestValuesOfALog(t *testing.T) {
 			"user": `a\"b`, "path": `/q\x221\\`},
 		`192.0.2.1 - x [01/Jan/2020:00:00:00 +0000] \"GET [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 2`: {
 			"user": `x [01/Jan/2020:00:00:00 +0000] \"GET`, "path": "/"},
-		// Traefik writes a quote as it is.
+		// Some servers write a quote as it is.
 		`192.0.2.1 - - [17/May/2015:10:05:03 +0000] "GET /q"1 HTTP/1.1" 200 2`: {"path": "/q"},
 		`192.0.2.1 - - [17/May/2015:10:05:03 +0000] "GET /q`:                   {"path": "/q"},
 		// A part that cannot be a value is left out.
