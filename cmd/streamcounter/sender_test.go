@@ -10,8 +10,10 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/stream"
 )
 
 // appending is an append that reads what the test writes.
@@ -84,17 +86,43 @@ func TestAppendThatCannotStore(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	m := streamtest.EmbeddedRedis(t)
 	a := startAppend(t, ctx, m, m.Close)
-	a.lines(t, 100)
+	a.lines(t, 1)
 	a.says(t, "connection refused", 1)
 	interrupt()
-	a.ends(t, 1, 0, 100)
+	a.ends(t, 1, 0, 1)
+	if text := a.errs.String(); strings.Contains(text, "no event was stored for") {
+		t.Errorf("it waited after Ctrl-C:\n%s", text)
+	}
 
 	testkit.Must(t, m.Restart())
 	a = startAppend(t, t.Context(), m, func() { m.SetError("WRONGTYPE Operation against a key") })
-	a.lines(t, 100)
+	a.lines(t, 1)
 	a.says(t, "WRONGTYPE", 1)
 	m.SetError("")
 	a.lines(t, 100)
 	testkit.Must(t, a.Close())
-	a.ends(t, 1, 100, 100)
+	a.ends(t, 1, 100, 1)
+}
+
+// Five lines were merged into two events, which are sent again: each line counts once, and as stored only if it is.
+func TestEventsSentAgain(t *testing.T) {
+	two := []api.Event{{Key: "a"}, {Key: "b"}}
+	was := stream.Outcome{Appended: 10, Entries: 1, Refused: two, RefusedEvents: 5, UnknownEvents: 1}
+	for _, c := range []struct {
+		next                       stream.Outcome
+		appended, refused, unknown int
+	}{
+		{stream.Outcome{Appended: 2}, 15, 0, 1},
+		{stream.Outcome{Refused: two, RefusedEvents: 2}, 10, 5, 1},
+		{stream.Outcome{Unknown: two, UnknownEvents: 2}, 10, 0, 6},
+		{stream.Outcome{Appended: 1, Refused: two[1:], RefusedEvents: 1}, 11, 4, 1},
+		{stream.Outcome{Appended: 1, Unknown: two[1:], UnknownEvents: 1}, 11, 0, 5},
+		{stream.Outcome{Refused: two[:1], RefusedEvents: 1, Unknown: two[1:], UnknownEvents: 1}, 10, 4, 2},
+	} {
+		got := resent(was, c.next)
+		if got.Appended != c.appended || got.RefusedEvents != c.refused || got.UnknownEvents != c.unknown ||
+			len(got.Refused) != len(c.next.Refused) {
+			t.Errorf("%+v: %+v", c.next, got)
+		}
+	}
 }
