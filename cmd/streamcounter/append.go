@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
@@ -44,9 +45,10 @@ streamcounter compare --clf LOG --rules FILE. A line that cannot be read is repo
 with its number and skipped; the exit code is then 1.
 
 If Redis does not answer, or cannot store an event now (it is out of memory, say), that is
-reported, events wait, and reading pauses until Redis stores them. An event whose reply
-was lost is not sent again without an id: it counts as perhaps stored. After the end of
-the input events wait 15s at most, and after Ctrl-C not at all.`,
+reported, events wait, and reading pauses until Redis stores them. Events that were sent
+and got no answer are not sent again: they count as perhaps stored, and the next events
+wait for an answer. After the end of the input events wait 15s at most, and after Ctrl-C
+not at all.`,
 		Example: `  echo 'user:42 3' | streamcounter append
   streamcounter append --format clf < /var/log/nginx/access.log
   tail -F access.log | streamcounter append --format clf`,
@@ -94,17 +96,17 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 	if err != nil {
 		return err
 	}
-	log, closeLog, err := openEventLog(cmd.Context(), c)
+	log, client, err := openEventLog(cmd.Context(), c)
 	if err != nil {
 		return err
 	}
-	defer closeLog()
+	defer client.Close()
 	again, end := context.WithCancel(cmd.Context())
 	defer end()
 	dog := newWatchdog(appendPatience)
 	defer dog.end(nil)
 	context.AfterFunc(dog.ctx, end)
-	s := &sender{log: log, dog: dog, again: again, messages: cmd.ErrOrStderr()}
+	s := &sender{log: log, client: client, dog: dog, again: again, messages: cmd.ErrOrStderr()}
 	warn := warnings(format, cmd.ErrOrStderr())
 	producer, err := stream.NewProducer(log, stream.ProducerConfig{OnFlush: s.flushed})
 	if err != nil {
@@ -186,8 +188,8 @@ func (w watchdog) watch() {
 }
 
 // openEventLog connects to the Redis of --redis and checks that its prefix has as many
-// partitions as --partitions. Call closeLog when the log is no longer used.
-func openEventLog(ctx context.Context, c *settings.Config) (log *stream.Log, closeLog func(), err error) {
+// partitions as --partitions. Close the client when the log is no longer used.
+func openEventLog(ctx context.Context, c *settings.Config) (log *stream.Log, client redis.UniversalClient, err error) {
 	keys, err := stream.NewKeys(c.Stream.Prefix, c.Stream.Partitions)
 	if err != nil {
 		return nil, nil, err
@@ -195,18 +197,17 @@ func openEventLog(ctx context.Context, c *settings.Config) (log *stream.Log, clo
 	if err := settings.NotEmbedded("redis", c.Redis.URL); err != nil {
 		return nil, nil, err
 	}
-	client, err := backend.ConnectRedis(ctx, c.Redis, 0)
+	client, err = backend.ConnectRedis(ctx, c.Redis, 0)
 	if err != nil {
 		return nil, nil, err
 	}
-	closeLog = func() { _ = client.Close() }
 	if err = settings.Blame("prefix", stream.CheckMeta(ctx, client, keys)); err == nil {
 		log, err = stream.NewLog(client, keys, c.Stream.Retention)
 	}
 	if err != nil {
-		closeLog()
+		_ = client.Close()
 	}
-	return log, closeLog, err
+	return log, client, err
 }
 
 // warnings returns a function that warns once if the lines do not look like their format, or if a log is older than

@@ -6,6 +6,8 @@ import (
 	"io"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/stream"
@@ -15,6 +17,7 @@ import (
 // within OnFlush, so that events stay in order: the producer fills up, and reading waits.
 type sender struct {
 	log      *stream.Log
+	client   redis.UniversalClient // of log
 	dog      watchdog
 	again    context.Context // when it ends, refused events are not sent again
 	messages io.Writer
@@ -35,7 +38,7 @@ const (
 // flushed is the producer's OnFlush.
 func (s *sender) flushed(out stream.Outcome) {
 	s.report(out)
-	for wait := 50 * time.Millisecond; s.waits(out) && pause.For(s.again, wait); wait = min(2*wait, time.Second) {
+	for wait := firstWait; s.waits(out) && pause.For(s.again, wait); wait = longer(wait) {
 		next := s.log.Append(s.dog.ctx, out.Refused)
 		s.report(next)
 		out = resent(out, next)
@@ -45,7 +48,21 @@ func (s *sender) flushed(out stream.Outcome) {
 	s.sum.Refused += out.RefusedEvents
 	s.sum.Unknown += out.UnknownEvents
 	s.failed = s.failed || out.Err != nil || out.UnknownEvents > 0
+	if out.UnknownEvents > 0 {
+		s.awaitAnswer()
+	}
 }
+
+// awaitAnswer waits until Redis answers: if it hangs, each further batch would be sent and perhaps stored.
+func (s *sender) awaitAnswer() {
+	for wait := firstWait; s.client.Ping(s.dog.ctx).Err() != nil && pause.For(s.again, wait); wait = longer(wait) {
+	}
+}
+
+// firstWait is the time before the first attempt to send again. It doubles, up to a second.
+const firstWait = 50 * time.Millisecond
+
+func longer(wait time.Duration) time.Duration { return min(2*wait, time.Second) }
 
 // waits reports whether the refused events will be sent again: Redis may store them later.
 func (s *sender) waits(out stream.Outcome) bool {
@@ -70,7 +87,7 @@ func resent(out, next stream.Outcome) stream.Outcome {
 	return next
 }
 
-// report says when events begin to wait, when they no longer do, and when the first of some are lost.
+// report says when events begin to wait, when the first of some are lost, and when they are stored again.
 func (s *sender) report(out stream.Outcome) {
 	if out.Appended > 0 {
 		s.dog.feed()
@@ -91,7 +108,7 @@ func (s *sender) report(out stream.Outcome) {
 	case s.state == stateLost:
 		fmt.Fprintf(s.messages, "warning: %d events are not stored, %d perhaps stored: %v\n", out.RefusedEvents,
 			out.UnknownEvents, out.Err)
-	case before == stateWaiting:
+	default:
 		fmt.Fprintln(s.messages, "Redis stores events again")
 	}
 }
