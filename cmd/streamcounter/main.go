@@ -94,7 +94,7 @@ type output struct {
 func (o *output) Write(p []byte) (int, error) {
 	n, err := o.Writer.Write(p)
 	if err != nil && o.err == nil {
-		o.err = fmt.Errorf("standard output: %w", err)
+		o.err = err
 	}
 	return n, err
 }
