@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
@@ -36,11 +37,18 @@ Formats:
   ndjson   {"key": "user:42", "count": 3}, one a line; without count it is 1
            {"key": "ip:10.0.0.1", "values": {"user": "alice"}} if rules count values
   clf      a web server's log in common or combined format: each line is one
-           event of the key ip:<remote host>, or with --key user of user:<user>
+           event of the key ip:<remote host>, or with --key user of user:<user>;
+           lines without a user are skipped, and counted
 
 An event counts at the time it is appended. To try an old log at its own times, use
 streamcounter compare --clf LOG --rules FILE. A line that cannot be read is reported
-with its number and skipped; the exit code is then 1.`,
+with its number and skipped; the exit code is then 1.
+
+If Redis does not answer, or cannot store an event now (it is out of memory, say), that is
+reported, events wait, and reading pauses until Redis stores them. Events that were sent
+and got no answer are not sent again: they count as perhaps stored, and the next events
+wait for an answer. After the end of the input events wait 15s at most, and after Ctrl-C
+not at all.`,
 		Example: `  echo 'user:42 3' | streamcounter append
   streamcounter append --format clf < /var/log/nginx/access.log
   tail -F access.log | streamcounter append --format clf`,
@@ -60,6 +68,7 @@ type appendSummary struct {
 	Events   int     `json:"events"`
 	Entries  int     `json:"entries"`
 	Rejected int     `json:"rejected"`
+	Skipped  int     `json:"skipped"` // lines of a log without a user, which is the key
 	Refused  int     `json:"refused"`
 	Unknown  int     `json:"unknown"`
 	Seconds  float64 `json:"seconds"`
@@ -87,22 +96,19 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 	if err != nil {
 		return err
 	}
-	log, closeLog, err := openEventLog(cmd.Context(), c)
+	log, client, err := openEventLog(cmd.Context(), c)
 	if err != nil {
 		return err
 	}
-	defer closeLog()
-	sum, dog := appendSummary{}, newWatchdog(appendPatience)
+	defer client.Close()
+	again, end := context.WithCancel(cmd.Context())
+	defer end()
+	dog := newWatchdog(appendPatience)
+	defer dog.end(nil)
+	context.AfterFunc(dog.ctx, end)
+	s := &sender{log: log, client: client, dog: dog, again: again, messages: cmd.ErrOrStderr()}
 	warn := warnings(format, cmd.ErrOrStderr())
-	producer, err := stream.NewProducer(log, stream.ProducerConfig{OnFlush: func(out stream.Outcome) {
-		sum.Events += out.Appended
-		sum.Entries += out.Entries
-		sum.Refused += out.RefusedEvents
-		sum.Unknown += out.UnknownEvents
-		if out.Appended > 0 {
-			dog.feed()
-		}
-	}})
+	producer, err := stream.NewProducer(log, stream.ProducerConfig{OnFlush: s.flushed})
 	if err != nil {
 		return err
 	}
@@ -112,13 +118,14 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 		if err == nil {
 			var skip bool
 			if e, skip, err = parse(line); skip {
+				s.sum.Skipped += withoutUser(line)
 				return nil
 			}
 			warn(n, line)
 		}
 		if err != nil {
-			sum.Rejected++
-			reportRejected(cmd.ErrOrStderr(), sum.Rejected, fmt.Sprint("line ", n), err)
+			s.sum.Rejected++
+			reportRejected(cmd.ErrOrStderr(), s.sum.Rejected, fmt.Sprint("line ", n), err)
 			return nil
 		}
 		if err = producer.Append(cmd.Context(), e); err != nil {
@@ -127,9 +134,9 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 		return err
 	})
 	// Events that were read are also sent after Ctrl-C, as long as some are stored.
-	closing, stop := dog.watch()
-	defer stop()
-	failure := producer.Close(closing)
+	dog.watch()
+	_ = producer.Close(dog.ctx) // its error may be of events that were stored later: s has seen all outcomes
+	sum := &s.sum
 	sum.Refused += notTaken
 	sum.Seconds = time.Since(start).Seconds()
 	if !asJSON {
@@ -138,8 +145,10 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 		return err
 	}
 	switch {
-	case failure != nil:
-		return failure
+	case s.failed && dog.ctx.Err() != nil:
+		return context.Cause(dog.ctx)
+	case s.failed: // it is reported already
+		return exitError{code: 1}
 	case readErr != nil && !errors.Is(readErr, context.Canceled):
 		return readErr
 	case readErr != nil:
@@ -150,34 +159,37 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 	return nil
 }
 
-// A watchdog ends a context when there is no progress for a time. Its methods may be called by any goroutine.
+// A watchdog ends its context when there is no progress for a time. Its methods may be called by any goroutine.
 type watchdog struct {
+	ctx   context.Context
+	end   context.CancelCauseFunc // call it in the end
 	timer *time.Timer
 	limit time.Duration
 }
 
-func newWatchdog(limit time.Duration) watchdog { return watchdog{time.NewTimer(limit), limit} }
+func newWatchdog(limit time.Duration) watchdog {
+	ctx, end := context.WithCancelCause(context.Background())
+	return watchdog{ctx, end, time.NewTimer(limit), limit}
+}
 
 // feed says that there is progress.
 func (w watchdog) feed() { w.timer.Reset(w.limit) }
 
-// watch returns a context that ends when feed was not called for the limit, from now on. Call stop in the end.
-func (w watchdog) watch() (ctx context.Context, stop func()) {
-	ctx, end := context.WithCancelCause(context.Background())
+// watch ends the context when feed was not called for the limit, from now on.
+func (w watchdog) watch() {
 	w.feed()
 	go func() {
 		select {
 		case <-w.timer.C:
-			end(fmt.Errorf("no event was stored for %s", w.limit))
-		case <-ctx.Done():
+			w.end(fmt.Errorf("no event was stored for %s", w.limit))
+		case <-w.ctx.Done():
 		}
 	}()
-	return ctx, func() { end(nil) }
 }
 
 // openEventLog connects to the Redis of --redis and checks that its prefix has as many
-// partitions as --partitions. Call closeLog when the log is no longer used.
-func openEventLog(ctx context.Context, c *settings.Config) (log *stream.Log, closeLog func(), err error) {
+// partitions as --partitions. Close the client when the log is no longer used.
+func openEventLog(ctx context.Context, c *settings.Config) (log *stream.Log, client redis.UniversalClient, err error) {
 	keys, err := stream.NewKeys(c.Stream.Prefix, c.Stream.Partitions)
 	if err != nil {
 		return nil, nil, err
@@ -185,18 +197,17 @@ func openEventLog(ctx context.Context, c *settings.Config) (log *stream.Log, clo
 	if err := settings.NotEmbedded("redis", c.Redis.URL); err != nil {
 		return nil, nil, err
 	}
-	client, err := backend.ConnectRedis(ctx, c.Redis, 0)
+	client, err = backend.ConnectRedis(ctx, c.Redis, 0)
 	if err != nil {
 		return nil, nil, err
 	}
-	closeLog = func() { _ = client.Close() }
 	if err = settings.Blame("prefix", stream.CheckMeta(ctx, client, keys)); err == nil {
 		log, err = stream.NewLog(client, keys, c.Stream.Retention)
 	}
 	if err != nil {
-		closeLog()
+		_ = client.Close()
 	}
-	return log, closeLog, err
+	return log, client, err
 }
 
 // warnings returns a function that warns once if the lines do not look like their format, or if a log is older than
@@ -239,6 +250,7 @@ func (s *appendSummary) print(messages io.Writer) {
 		fmt.Fprintf(messages, ", %d not stored, %d perhaps stored", s.Refused, s.Unknown)
 	}
 	fmt.Fprintln(messages)
+	reportSkipped(messages, s.Skipped)
 }
 
 // eachLine calls do for each line with its number, from 1, and shows progress on a terminal.

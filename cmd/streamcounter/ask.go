@@ -120,7 +120,15 @@ func problemFrom(status int, body []byte) error {
 		}
 		return errors.New(p.Detail)
 	}
-	return fmt.Errorf("the server answered %d %s", status, http.StatusText(status))
+	answer := fmt.Sprintf("the server answered %d %s", status, http.StatusText(status))
+	text := bytes.TrimSpace(body)
+	if len(text) > 0 {
+		answer += fmt.Sprintf(": %.200q", text)
+	}
+	if bytes.Contains(text, []byte("HTTPS")) {
+		answer += "; give --http https://HOST:PORT, or --http-ca"
+	}
+	return errors.New(answer)
 }
 
 // printReport prints a report for people, or as JSON with this indentation ("": in one line).

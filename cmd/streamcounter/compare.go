@@ -32,7 +32,8 @@ Traces (one of them):
   --boundary    two demonstrations of bursts around an edge of the clock
   --clf FILE    a web server's log in common or combined format; each line asks
                 for one unit of the key ip:<remote host>, or with --key user of
-                user:<user>. The requests of one second are spread evenly over it
+                user:<user>; lines without a user are skipped, and counted. The
+                requests of one second are spread evenly over it
   --trace FILE  lines of MS KEY [COST] [FIELD=VALUE ...]; MS is in milliseconds
 With --rules FILE the rules of a file take the place of the algorithms: who would
 have been denied and throttled, when, and for how long. Their windows of different
@@ -237,11 +238,19 @@ func readTrace(cmd *cobra.Command, path string, form logForm, isLog bool, limits
 	}
 	defer in.Close()
 	if isLog {
-		rejected := 0
-		return compare.ReadLog(name, in, form.timed, func(n int, err error) {
+		rejected, skipped := 0, 0
+		t, err := compare.ReadLog(name, in, func(line string) (time.Time, compare.Request, bool, error) {
+			at, r, skip, err := form.timed(line)
+			if skip {
+				skipped += withoutUser(line)
+			}
+			return at, r, skip, err
+		}, func(n int, err error) {
 			rejected++
 			reportRejected(cmd.ErrOrStderr(), rejected, fmt.Sprintf("%s:%d", name, n), err)
 		})
+		reportSkipped(cmd.ErrOrStderr(), skipped)
+		return t, err
 	}
 	smallest := int64(windows.MaxLimit)
 	for _, w := range limits {

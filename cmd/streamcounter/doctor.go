@@ -143,7 +143,7 @@ func examineRules(c settings.Rules) []doctor.Finding {
 		return nil
 	}
 	f := doctor.Finding{Check: "rules", Severity: doctor.OK}
-	rules, err := checkedRules(c)
+	rules, err := checkedRules(c, loadRules)
 	if err != nil {
 		f.Severity, f.Found = doctor.Problem, err.Error()
 		f.Why, f.Fix = "a start with it fails, and a reload keeps the old rules",

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"regexp"
 	"strings"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/internal/compare"
+	"github.com/streamcounter/streamcounter/internal/english"
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
@@ -44,7 +46,8 @@ func jsonLine(line string) (e api.Event, skip bool, err error) {
 
 // commonLog is the beginning of a line in common or combined log format: remote
 // host, identity, user, time, request. The host has no comma, because a list of addresses is not one.
-var commonLog = regexp.MustCompile(`^([^\s,]+) \S+ (.*?) ?\[([^\]]+)\] "(?:[A-Za-z]+ ([^ ?"]+))?`)
+// A \ in the request makes the next character a part of it: Apache writes a quote as \", nginx as \x22.
+var commonLog = regexp.MustCompile(`^([^\s,]+) \S+ (.*?) ?\[([^\]]+)\] "(?:[A-Za-z]+ ((?:\\.|[^ ?"\\])+))?`)
 
 // commonLogTime is the format of the time in such a line: to the second.
 const commonLogTime = "02/Jan/2006:15:04:05 -0700"
@@ -88,6 +91,15 @@ func (f logForm) timed(line string) (at time.Time, r compare.Request, skip bool,
 			api.ErrBadRequest, api.Shorten(text))
 	}
 	return at, compare.Request{Key: e.Key, Cost: 1, Values: e.Values}, false, nil
+}
+
+// withoutUser returns 1 for a skipped line that is not blank: it has no user. It returns 0 for a blank one.
+func withoutUser(line string) int { return min(1, len(strings.TrimSpace(line))) }
+
+func reportSkipped(messages io.Writer, n int) {
+	if n > 0 {
+		fmt.Fprintf(messages, "%s without a user skipped\n", english.Plural(n, "line"))
+	}
 }
 
 func (f logForm) read(line string) (e api.Event, at string, skip bool, err error) {

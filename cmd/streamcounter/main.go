@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -84,10 +85,30 @@ func arguments(args []string) []string {
 	return args[1:]
 }
 
-// run executes one command line and returns the exit code.
+// output remembers the first error of writing, such as that of a full disk, so that no command has to look for it.
+type output struct {
+	io.Writer
+	err error
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.Writer.Write(p)
+	if err != nil && o.err == nil {
+		o.err = err
+	}
+	return n, err
+}
+
+// run executes one command line and returns the exit code. It is that of an error if the output could not be written,
+// even if the command found something that has an exit code of its own.
 func run(ctx context.Context, root *cobra.Command, args []string) int {
+	out := &output{Writer: root.OutOrStdout()}
+	root.SetOut(out)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
+	if out.err != nil && ctx.Err() == nil && (err == nil || err.Error() == "") {
+		err = out.err
+	}
 	if err == nil {
 		return 0
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -29,7 +30,8 @@ func newRulesCheck() *cobra.Command {
 		Short: "Check a rules file and limits, and say what each rule means",
 		Long: `Checks a rules file, or the limits of --rls-config, or both together, as a start
 or a reload would, and says in words what each rule means. An error has file, line
-and column, and the exit code is 1. Only the secret of hash_key is not read.
+and column, and the exit code is 1. Only the secret of hash_key is not read. FILE
+can be - for standard input.
 
 With --keys it also says which rule matches which keys of a list: how many, and the
 first few. The list has one key per line; a repeated key counts once. A line that is
@@ -54,7 +56,12 @@ A rules file, of which the first rule that matches a key decides:
 			if len(args) == 1 {
 				c.Rules.File = args[0]
 			}
-			rules, err := checkedRules(c.Rules)
+			if c.Rules.File == "-" && keys == "-" {
+				return settings.UsageErrorf("FILE and --keys are both -: expected one of them")
+			}
+			rules, err := checkedRules(c.Rules, func(path string) (*windows.Rules, error) {
+				return givenRules(cmd, path)
+			})
 			if err != nil {
 				return err
 			}
@@ -65,7 +72,7 @@ A rules file, of which the first rule that matches a key decides:
 				return runRulesKeys(cmd, rules, keys, asJSON)
 			}
 			if asJSON {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(rules.List())
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(fieldsOf(rules.List()))
 			}
 			printRules(cmd, rules)
 			return nil
@@ -74,7 +81,7 @@ A rules file, of which the first rule that matches a key decides:
 	c.Flags(cmd, "rules")
 	cmd.Flags().StringVar(&keys, "keys", "", "say which rule matches which keys of this file (- for standard input)")
 	cmd.Flags().BoolVar(&asJSON, "json", false,
-		"print the rules as JSON, defaults filled in; with --keys, the keys of each rule")
+		"print the rules as JSON in the words of a rules file, defaults filled in; with --keys, the keys of each rule")
 	return cmd
 }
 
@@ -84,13 +91,35 @@ func printRules(cmd *cobra.Command, rules *windows.Rules) {
 	}
 }
 
-// checkedRules reads a rules file, limits, or both.
-func checkedRules(c settings.Rules) (*windows.Rules, error) {
+// loadRules reads a rules file, but not the secret of hash_key.
+func loadRules(path string) (*windows.Rules, error) {
+	return windows.Load(path, windows.WithoutHashKey)
+}
+
+// givenRules is loadRules, and "-" is standard input.
+func givenRules(cmd *cobra.Command, path string) (*windows.Rules, error) {
+	if path != "-" {
+		return loadRules(path)
+	}
+	in, name, err := openInput(cmd, path)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	data, err := io.ReadAll(in)
+	if err != nil {
+		return nil, interrupted(cmd, fmt.Errorf("%s: %w", name, err))
+	}
+	return windows.Parse(name, data, windows.WithoutHashKey)
+}
+
+// checkedRules reads a rules file, limits, or both. A file alone is read with load.
+func checkedRules(c settings.Rules, load func(path string) (*windows.Rules, error)) (*windows.Rules, error) {
 	switch {
 	case c.Limits == "" && c.File == "":
 		return nil, settings.UsageErrorf("missing FILE: give a rules file, or --rls-config, or both")
 	case c.Limits == "":
-		return windows.Load(c.File, windows.WithoutHashKey)
+		return load(c.File)
 	}
 	s, err := envoyconfig.NewSource(envoyconfig.SourceConfig{Limits: c.Limits, Rules: c.File, Options: c.Options,
 		RuleOptions: []windows.ParseOption{windows.WithoutHashKey}})

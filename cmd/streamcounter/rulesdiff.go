@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/streamcounter/streamcounter/internal/wording"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // exitDiffer is the exit code of rules diff if the rules differ.
@@ -23,16 +22,17 @@ keys and decisions once NEW is in force. Changes are rules that were added, remo
 renamed or moved (the first that matches decides), and fields that changed. A rule
 with another name but the same match and windows was renamed. Comments and the way
 a value is written do not count. A secret is compared by its path (hash_key) alone.
+OLD or NEW can be - for standard input.
 
 Exit code: 0 the rules are the same, 1 they differ, 2 error.`,
 		Example: `  streamcounter rules diff rules.yml rules.new.yml
-  git show HEAD:rules.yml > /tmp/old.yml; streamcounter rules diff /tmp/old.yml rules.yml`,
+  git show HEAD:rules.yml | streamcounter rules diff - rules.yml`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			before, err := windows.Load(args[0], windows.WithoutHashKey)
+			before, err := givenRules(cmd, args[0])
 			if err != nil {
 				return err
 			}
-			after, err := windows.Load(args[1], windows.WithoutHashKey)
+			after, err := givenRules(cmd, args[1])
 			if err != nil {
 				return err
 			}

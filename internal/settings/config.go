@@ -310,6 +310,9 @@ func (c *Config) validate() error {
 	for _, s := range c.used {
 		errs = append(errs, s.validate())
 	}
+	if c.HTTP == "" {
+		errs = append(errs, Wrong("http", "", "expected HOST:PORT; only --grpc can be empty"))
+	}
 	if r := c.Stream.Retention; r > 0 && r < stream.MinRetention {
 		errs = append(errs, Wrong("retention", shown(&r), fmt.Sprintf("expected at least %s", stream.MinRetention)))
 	}

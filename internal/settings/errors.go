@@ -68,7 +68,10 @@ func FlagError(err error, fs *pflag.FlagSet) error {
 		}
 	}
 	none, ok := errors.AsType[*pflag.NotExistError](err)
-	if ok && fs != nil && none.GetSpecifiedShortnames() == "" {
+	if ok && none.GetSpecifiedShortnames() != "" {
+		return UsageErrorf("%w; write -- before an argument that begins with -", err)
+	}
+	if ok && fs != nil {
 		var known []string
 		fs.VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
 		if near := english.Nearest(none.GetSpecifiedName(), known); near != "" {

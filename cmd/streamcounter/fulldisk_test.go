@@ -1,0 +1,38 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// fullDisk is a standard output that takes nothing.
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
+
+// A command whose output is lost fails, also if its exit code 1 is an answer.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, `{"key":"user:1","allowed":false,"windows":[],"rules":[]}`)
+	}))
+	defer server.Close()
+	rules, at := devRules(t), " --http "+server.URL
+	for line, want := range map[string]int{
+		"version": 1, "version --json": 1, "help": 1, "rules check " + rules: 1, "rules check --json " + rules: 1,
+		"check user:1" + at: 2, "check user:1 --json" + at: 2, "keys show user:1" + at: 1, "keys top --json" + at: 1,
+	} {
+		root := newRoot()
+		var errs strings.Builder
+		root.SetOut(fullDisk{})
+		root.SetErr(&errs)
+		if code := run(t.Context(), root, strings.Fields(line)); code != want ||
+			!strings.Contains(errs.String(), "no space left on device") {
+			t.Errorf("%s: exit code %d, want %d\n%s", line, code, want, errs.String())
+		}
+	}
+}
