@@ -38,7 +38,7 @@ func taking(h handler, names ...string) handler {
 		if err == nil || bad != nil || deny == 0 || !slices.Contains(names, "deny_status") {
 			return err
 		}
-		return writeMisuse(w, r, err, &logged)
+		return writeMisuse(w, r, err, deny, &logged)
 	}
 }
 

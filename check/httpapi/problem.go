@@ -112,8 +112,8 @@ func writeProblem(w http.ResponseWriter, r *http.Request, err error) {
 
 // writeRefusal answers with deny_status, if the request has one, where on_error denies, and where the key, the cost or
 // a value is invalid. nginx takes any other status for a failed check. If nginx lets those pass, a caller could pass
-// with an invalid key. (Other parameters are the proxy's own: an error in them is no denial. A rule that takes
-// reservations only is an error in the setup, which would deny everybody.)
+// with an invalid key. (Other parameters are the proxy's own: an error in them is no denial. A key whose rule takes
+// reservations only is left to writeMisuse.)
 func writeRefusal(w http.ResponseWriter, r *http.Request, err error, denyStatus int) error {
 	p := problemOf(err)
 	refused := p.Status == http.StatusBadRequest && !errors.Is(err, api.ErrNeedsReservation)
@@ -125,8 +125,9 @@ func writeRefusal(w http.ResponseWriter, r *http.Request, err error, denyStatus 
 }
 
 // writeMisuse answers a request with deny_status and an error in the proxy's own parameters or setup. The status is
-// 500, as in Router.refuse, and the log has the first of each kind.
-func writeMisuse(w http.ResponseWriter, r *http.Request, err error, logged *access.Refusals) error {
+// 500, as in Router.refuse, and the log has the first of each kind. A key whose rule takes reservations only is denied:
+// the caller may have chosen the key, to pass.
+func writeMisuse(w http.ResponseWriter, r *http.Request, err error, denyStatus int, logged *access.Refusals) error {
 	p := problemOf(err)
 	if p.Status != http.StatusBadRequest {
 		return err
@@ -135,6 +136,7 @@ func writeMisuse(w http.ResponseWriter, r *http.Request, err error, logged *acce
 	log, _ := r.Context().Value(logKey{}).(*slog.Logger)
 	reason := err.Error()
 	if errors.Is(err, api.ErrNeedsReservation) {
+		p.Status = denyStatus
 		reason = p.Type // the text has the key, and each caller may have another
 	}
 	logged.Log(log, r.URL.Path, reason, err, "remote", r.RemoteAddr, "status", p.Status)

@@ -113,8 +113,8 @@ func TestRefusalsAreNoDenials(t *testing.T) {
 		{guarded, "/v1/check?deny_status=403", checker, 200, ""},
 		{open, "/v1/check?deny_status=403", "", 500, "a page of another site"},
 		{open, "/v1/check?deny_status=403&x=2", "", 500, ""},
-		{served, "/v1/check?key=job:1&deny_status=403", "", 500, "key takes reservations only"},
-		{served, "/v1/check?key=job:2&deny_status=403", "", 500, ""},
+		{served, "/v1/check?key=job:1&deny_status=403", "", 403, "key takes reservations only"},
+		{served, "/v1/check?key=job:2&deny_status=403", "", 403, ""},
 		{served, "/v1/check?key=job:2", "", 400, ""},
 	} {
 		log.Reset()
