@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -130,8 +129,8 @@ func writeMisuse(w http.ResponseWriter, r *http.Request, err error, logged *acce
 		return err
 	}
 	p.Status = http.StatusInternalServerError
-	log, _ := r.Context().Value(logKey{}).(*slog.Logger)
-	logged.Log(log, r.URL.Path, err.Error(), err, "remote", r.RemoteAddr, "status", p.Status)
+	log, _ := r.Context().Value(logKey{}).(serverLog)
+	logged.Log(log.Logger, r.URL.Path, err.Error(), err, "remote", r.RemoteAddr, "status", p.Status)
 	return writeJSON(w, p.Status, withID(w, r, p))
 }
 
