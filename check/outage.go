@@ -8,8 +8,11 @@ import (
 	"time"
 
 	"github.com/sony/gobreaker/v2"
+	"golang.org/x/time/rate"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -19,6 +22,7 @@ import (
 // answered. Safe to use from several goroutines.
 type outage struct {
 	log   *slog.Logger
+	lines *rate.Limiter // of checks that Redis refuses, while it answers others
 	rules func() *windows.Rules
 	after func(time.Duration, func()) // calls a function later; time.AfterFunc except in tests
 
@@ -37,12 +41,16 @@ type outage struct {
 const outageAfter = time.Second
 
 func newOutage(log *slog.Logger, rules func() *windows.Rules) *outage {
-	return &outage{log: log, rules: rules, after: func(d time.Duration, f func()) { time.AfterFunc(d, f) },
+	return &outage{log: log, lines: rate.NewLimiter(rate.Every(time.Minute), 10), rules: rules, after: func(d time.Duration, f func()) { time.AfterFunc(d, f) },
 		open: map[int]bool{}, decided: map[windows.OnError]int{}}
 }
 
-// byPolicy counts checks that on_error decided because of an error, one per request.
+// byPolicy counts checks that on_error decided because of an error, one per request. A refusal, such as WRONGTYPE, need
+// not be an outage, so it is logged: ten at once, then one a minute.
 func (o *outage) byPolicy(policy windows.OnError, asks []counters.Request, why error) {
+	if redisclient.IsRefusal(why) && o.lines.Allow() {
+		o.log.Error("Redis refuses a check: on_error decides it", "key", api.Shorten(asks[0].Key), "error", why)
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.why, o.last = why, asks[0]

@@ -128,7 +128,8 @@ func TestAnOutageIsToldOnce(t *testing.T) {
 	o.byRedis()
 	said()
 
-	o.byPolicy(windows.OnErrorAllow, make([]counters.Request, 1), errors.New("away"))
+	o.byPolicy(windows.OnErrorAllow, make([]counters.Request, 1), streamtest.Refusal("WRONGTYPE of a key"))
+	said(`"level":"ERROR" and "key":"\"\"" and "error":"WRONGTYPE of a key"`)
 	later[2]()
 	o.byRedis()
 	said("on_error does until", `"checks_allow":1`)

@@ -47,6 +47,7 @@ func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out 
 	id := s.held.ID(word, c.asks)
 	got, err := s.reserve(ctx, id, ttl, fingerprint, c.asks)
 	if err != nil {
+		s.countFailed(ctx, c, err)
 		return api.ReservationOfAll{}, err
 	}
 	switch got.State {
@@ -66,6 +67,20 @@ func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out 
 		out.Reserved = api.Reserved{ID: id, ExpiresMs: got.ExpiresMs, TTLMs: ttl.Milliseconds()}
 	}
 	return out, nil
+}
+
+// countFailed counts a reservation that Redis did not decide. For the caller it is like a check that on_error denied.
+func (s *Service) countFailed(ctx context.Context, c *call, err error) {
+	d := decision{outcome: "error_deny"}
+	switch {
+	case errors.Is(err, api.ErrBadRequest): // it is not for want of Redis
+		return
+	case ctx.Err() != nil:
+		d.outcome = "canceled"
+	}
+	for i := range c.requests {
+		s.count(c, i, d)
+	}
 }
 
 // reserve reserves in one shard after the other. If a shard denies, what was reserved in the shards before it is

@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/internal/entry"
@@ -36,8 +37,7 @@ func (g *gauges) run(ctx context.Context) {
 	}
 }
 
-// measure sets the gauges of each partition whose server answers; the gauges of the other partitions keep their last
-// values.
+// measure sets the gauges of each partition whose server answers, and removes those of the other partitions.
 func (g *gauges) measure(ctx context.Context) error {
 	backlogs, failed := eventlog.Backlogs(ctx, g.Redis, g.Keys)
 	pipe := g.Redis.Pipeline()
@@ -50,20 +50,31 @@ func (g *gauges) measure(ctx context.Context) error {
 		head[p] = pipe.XRangeN(ctx, g.Keys.Outbox(p), "-", "+", 1)
 	}
 	eventlog.Exec(ctx, g.Redis, pipe)
-	for p, b := range backlogs {
-		g.Metrics.oldestUnread.WithLabelValues(label(p)).Set(b.Oldest.Seconds())
-		g.Metrics.pending.WithLabelValues(label(p)).Set(float64(b.Pending))
-		if newest[p].Err() == nil {
+	for p := range g.Keys.Partitions {
+		b, answered := backlogs[p]
+		set(g.Metrics.oldestUnread, p, answered, b.Oldest.Seconds())
+		set(g.Metrics.pending, p, answered, float64(b.Pending))
+		if answered && newest[p].Err() == nil {
 			g.compareWithClock(p, newest[p].Val(), b.NowMs)
+		} else {
+			g.Metrics.aheadOfClock.DeleteLabelValues(label(p))
 		}
-		if err := errors.Join(depth[p].Err(), head[p].Err()); err != nil {
-			failed = errors.Join(failed, err)
-			continue
-		}
-		g.Metrics.outboxDepth.WithLabelValues(label(p)).Set(float64(depth[p].Val()))
-		g.Metrics.outboxOldest.WithLabelValues(label(p)).Set(eventlog.Age(head[p].Val(), b.NowMs).Seconds())
+		err := errors.Join(depth[p].Err(), head[p].Err())
+		failed, answered = errors.Join(failed, err), answered && err == nil
+		set(g.Metrics.outboxDepth, p, answered, float64(depth[p].Val()))
+		set(g.Metrics.outboxOldest, p, answered, eventlog.Age(head[p].Val(), b.NowMs).Seconds())
 	}
 	return failed
+}
+
+// set sets the gauge of a partition. If the value could not be measured, it removes the gauge: the last value would
+// say that all is still well.
+func set(v *prometheus.GaugeVec, p int, measured bool, value float64) {
+	if !measured {
+		v.DeleteLabelValues(label(p))
+		return
+	}
+	v.WithLabelValues(label(p)).Set(value)
 }
 
 // compareWithClock measures how far the newest event is ahead of the clock of its server. Redis never gives a new

@@ -2,6 +2,7 @@ package lua_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -304,6 +305,18 @@ func TestGaps(t *testing.T) {
 				t.Errorf("%s: %d missing, %v, want %d", what, n, err, want)
 			}
 		}
+		if want == 0 {
+			return
+		}
+		first := "none"
+		if left := c.XRangeN(ctx, part.Events, "-", "+", 1).Val(); len(left) > 0 {
+			first = left[0].ID
+		}
+		text := fmt.Sprintf("%d events were trimmed before they were counted; last one read: %s, first one left: %s",
+			want, c.XInfoGroups(ctx, part.Events).Val()[0].LastDeliveredID, first)
+		if got := c.XRevRangeN(ctx, part.Dead, "+", "-", 1).Val()[0].Values["reason"]; got != text {
+			t.Errorf("%s: %q, want %q", what, got, text)
+		}
 	}
 	begin := func() { testkit.Must(t, c.XGroupCreateMkStream(ctx, part.Events, "workers", "0").Err()) }
 	begin()
@@ -330,7 +343,9 @@ func TestGaps(t *testing.T) {
 	gap("the stream was made again", 0)
 	testkit.Must(t, c.XTrimMaxLen(ctx, part.Events, 1).Err())
 	gap("and trimmed", 2)
-	if n := c.XLen(ctx, part.Dead).Val(); n != 4 {
+	testkit.Must(t, c.XTrimMaxLen(ctx, part.Events, 0).Err())
+	gap("none is left", 1)
+	if n := c.XLen(ctx, part.Dead).Val(); n != 5 {
 		t.Errorf("%d dead letters, want one per loss", n)
 	}
 }

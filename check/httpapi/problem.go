@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -133,13 +132,13 @@ func writeMisuse(w http.ResponseWriter, r *http.Request, err error, denyStatus i
 		return err
 	}
 	p.Status = http.StatusInternalServerError
-	log, _ := r.Context().Value(logKey{}).(*slog.Logger)
+	log, _ := r.Context().Value(logKey{}).(serverLog)
 	reason := err.Error()
 	if errors.Is(err, api.ErrNeedsReservation) {
 		p.Status = denyStatus
 		reason = p.Type // the text has the key, and each caller may have another
 	}
-	logged.Log(log, r.URL.Path, reason, err, "remote", r.RemoteAddr, "status", p.Status)
+	logged.Log(log.Logger, r.URL.Path, reason, err, "remote", r.RemoteAddr, "status", p.Status)
 	return writeJSON(w, p.Status, withID(w, r, p))
 }
 

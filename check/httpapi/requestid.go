@@ -6,12 +6,14 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"time"
 
-	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/time/rate"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 )
 
 // X-Request-Id identifies one request in problems, logs and traces. It is the id that the caller or a proxy sent. If
@@ -50,10 +52,16 @@ func withRequestID(w http.ResponseWriter, p api.Problem) api.Problem {
 
 type logKey struct{}
 
+// serverLog is the log of a server, with a bound for problems that may come a thousand times a second.
+type serverLog struct {
+	*slog.Logger
+	refusals *rate.Limiter // of what Redis refuses
+}
+
 // WithLog gives requests the log for problems that the server caused. It is for http.Server's BaseContext, because
 // the log is the same for all requests.
 func WithLog(ctx context.Context, log *slog.Logger) context.Context {
-	return context.WithValue(ctx, logKey{}, log)
+	return context.WithValue(ctx, logKey{}, serverLog{log, rate.NewLimiter(rate.Every(time.Minute), 10)})
 }
 
 // withID gives a problem its request's id. If the request has none, withID makes one.
@@ -66,15 +74,16 @@ func withID(w http.ResponseWriter, r *http.Request, p api.Problem) api.Problem {
 
 // identify gives a problem its request's id, and logs the problem if the server caused it. A problem of an outage is
 // logged at debug level, because there may be thousands a second (the outage itself is logged once). An unexpected
-// problem is logged as an error.
+// problem is logged as an error, and so is what Redis refuses: ten at once, then one a minute.
 func identify(w http.ResponseWriter, r *http.Request, p api.Problem, err error) api.Problem {
 	p = withID(w, r, p)
-	log, _ := r.Context().Value(logKey{}).(*slog.Logger)
-	if log == nil || p.Status < http.StatusInternalServerError {
+	log, ok := r.Context().Value(logKey{}).(serverLog)
+	refused := redisclient.Word(err) != ""
+	if !ok || p.Status < http.StatusInternalServerError && !refused {
 		return p
 	}
 	level := slog.LevelDebug
-	if p.Status == http.StatusInternalServerError || redis.HasErrorPrefix(err, "NOPERM") {
+	if p.Status == http.StatusInternalServerError || refused && log.refusals.Allow() {
 		level = slog.LevelError
 	}
 	if log.Enabled(r.Context(), level) {

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"slices"
@@ -105,8 +104,8 @@ func (x *Router) refuse(w http.ResponseWriter, r *http.Request, reason string, e
 	if route == checkPath && r.URL.Query().Has("deny_status") {
 		p.Status = http.StatusInternalServerError
 	}
-	log, _ := r.Context().Value(logKey{}).(*slog.Logger)
-	x.refusals.Log(log, route, reason, err, "method", r.Method, "remote", r.RemoteAddr, "status", p.Status)
+	log, _ := r.Context().Value(logKey{}).(serverLog)
+	x.refusals.Log(log.Logger, route, reason, err, "method", r.Method, "remote", r.RemoteAddr, "status", p.Status)
 	_ = writeJSON(w, p.Status, withID(w, r, p))
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/doctor"
 	"github.com/streamcounter/streamcounter/internal/natsconn"
 	"github.com/streamcounter/streamcounter/internal/redact"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/internal/settings"
 	"github.com/streamcounter/streamcounter/stream"
 )
@@ -111,8 +112,12 @@ func examineRedis(ctx context.Context, c settings.Redis, config doctor.RedisConf
 	defer cancel()
 	client, err := backend.ConnectRedis(ctx, c, 0)
 	if err != nil {
+		fix := "start it, or correct --redis"
+		if word := redisclient.Word(err); word == "WRONGPASS" || word == "NOAUTH" {
+			fix = "correct the user or the password in --redis"
+		}
 		return []doctor.Finding{{Check: doctor.RedisReachable, Severity: doctor.Problem, Found: err.Error(),
-			Why: "nothing counts without it", Fix: "start it, or correct --redis"}}
+			Why: "nothing counts without it", Fix: fix}}
 	}
 	defer client.Close()
 	return append([]doctor.Finding{{Check: doctor.RedisReachable, Severity: doctor.OK, Found: redact.URL(c.URL)}},

@@ -10,7 +10,8 @@ import (
 )
 
 // ReportCorrupt counts each corrupt or foreign key in Redis that an operation finds, in a metric of reg, which may be
-// nil. It logs the names of ten at once, and after that one in ten seconds. Call it before the first operation.
+// nil. It logs the names of ten at once, and after that one in ten seconds; also those of levels that no listing can
+// read. Call it before the first operation.
 func (s *Redis) ReportCorrupt(reg prometheus.Registerer, log *slog.Logger) {
 	found := promauto.With(reg).NewCounter(prometheus.CounterOpts{Name: "streamcounter_counters_corrupt_total",
 		Help: "Counters and reservations of a key that were corrupt or foreign; they start from zero."})
@@ -19,6 +20,11 @@ func (s *Redis) ReportCorrupt(reg prometheus.Registerer, log *slog.Logger) {
 		found.Inc()
 		if lines.Allow() {
 			log.Error("a key in Redis is corrupt or foreign, and counts from zero again", "key", name)
+		}
+	}
+	s.unlisted = func(name string) {
+		if lines.Allow() {
+			log.Error("a key in Redis is of another type than ours: listings leave out its partition", "key", name)
 		}
 	}
 }

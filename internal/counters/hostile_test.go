@@ -1,9 +1,11 @@
 package counters_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -277,6 +279,29 @@ func (s *store) corrupt() *[]string {
 	note := func(name string) { found = append(found, name) }
 	s.serve.Caller().Corrupt, s.store.Caller().Corrupt = note, note
 	return &found
+}
+
+// A string in place of the levels of a partition hides that partition alone from listings. The log names it.
+func TestListingsWithoutTheLevelsOfAPartition(t *testing.T) {
+	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
+		var log bytes.Buffer
+		s.serve.ReportCorrupt(nil, slog.New(slog.NewTextHandler(&log, nil)))
+		good, bad := s.keyIn(1), s.keys.Levels(0)
+		for range 100 {
+			s.check(good, 1)
+		}
+		testkit.Must(t, s.redis.Set(t.Context(), bad, "x", 0).Err())
+		page, _, err := s.serve.ThrottledPage(t.Context(), s.rules, 10, "", nil)
+		if err != nil || len(page) != 1 || page[0].Key != good {
+			t.Errorf("%+v, %v, want %s alone", page, err, good)
+		}
+		if all, err := s.serve.Overview(t.Context(), s.rules, 10); err != nil || len(all.Throttled) != 1 {
+			t.Errorf("%+v, %v, want one throttled key", all, err)
+		}
+		if text := log.String(); !strings.Contains(text, "level=ERROR") || !strings.Contains(text, "key="+bad) {
+			t.Errorf("the log: %s", text)
+		}
+	})
 }
 
 // One of the partitions that are folded together has a string in place of its events. No event of it is counted. The

@@ -31,6 +31,8 @@ type Redis struct {
 	changed atomic.Int64                  // in ms: the latest time at which the rules may have changed
 	ahead   atomic.Int64                  // in ms: how far Redis's clock was found to be ahead of this machine's
 	rules   atomic.Pointer[recordedRules] // nil until RecordRules
+
+	unlisted func(name string) // is called with levels that are of another type; nil: it is not reported
 }
 
 // New returns a counter that uses the keys of k. Until RecordRules it treats the rules as just changed.

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -187,7 +188,8 @@ func (s *Redis) CountThrottled(ctx context.Context, p int, byRule map[string]int
 // levelRecord is one field of a partition's hash of levels.
 type levelRecord struct{ field, text string }
 
-// levelRecords returns the fields of a partition's hash of levels. A field may come twice if it changes meanwhile.
+// levelRecords returns the fields of a partition's hash of levels. A field may come twice if it changes meanwhile. If
+// a key of another type has taken the place of the hash, there are none: the levels are gone.
 func (s *Redis) levelRecords(ctx context.Context, p int) iter.Seq2[levelRecord, error] {
 	return func(yield func(levelRecord, error) bool) {
 		it := s.redis.HScan(ctx, s.keys.Levels(p), 0, "", 500).Iterator()
@@ -200,7 +202,12 @@ func (s *Redis) levelRecords(ctx context.Context, p int) iter.Seq2[levelRecord, 
 				return
 			}
 		}
-		if err := it.Err(); err != nil {
+		switch err := it.Err(); {
+		case redisclient.IsWrongType(err):
+			if s.unlisted != nil {
+				s.unlisted(s.keys.Levels(p))
+			}
+		case err != nil:
 			yield(levelRecord{}, fmt.Errorf("listing %s: %w", s.keys.Levels(p), err))
 		}
 	}

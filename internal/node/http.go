@@ -118,10 +118,13 @@ func (n *node) ready(ctx context.Context) error {
 	return err
 }
 
+// pingTimeout is how long a probe, or a scrape, waits for Redis.
+const pingTimeout = time.Second
+
 // missing returns the server that the process needs and cannot reach.
 func (n *node) missing(ctx context.Context) (what string, err error) {
 	if n.redis != nil { // sinks have none
-		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 		defer cancel()
 		if err := n.redis.Ping(ctx).Err(); err != nil {
 			return redisclient.Failure(err), err

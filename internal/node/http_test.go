@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -11,9 +12,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/redis/go-redis/v9"
+
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/stream"
 )
 
 // Anybody can fail a handshake as often as he likes: the log has each kind once. It has every panic.
@@ -59,15 +65,43 @@ func TestFailedHandshakesAreLoggedOnce(t *testing.T) {
 	}
 }
 
-// The log says whether Redis refuses or does not answer.
+// The log says whether Redis refuses or does not answer, and a metric that it does not answer as it should.
 func TestNotReadyBecauseRedisRefuses(t *testing.T) {
 	var log bytes.Buffer
-	server := streamtest.EmbeddedRedis(t)
-	n := &node{log: slog.New(slog.NewTextHandler(&log, nil)), redis: streamtest.Connect(t, server.Addr())}
+	server, reg := streamtest.EmbeddedRedis(t), prometheus.NewRegistry()
+	n := &node{log: slog.New(slog.NewTextHandler(&log, nil)), redis: streamtest.Connect(t, server.Addr()), registry: reg}
+	n.redisMetrics()
+	wantConnected(t, reg, 1)
 	server.SetError("MISCONF Errors writing to the AOF file")
 	want := `msg="not ready: Redis refuses it: MISCONF" error="MISCONF Errors writing to the AOF file"`
 	if err := n.ready(t.Context()); err == nil || !strings.Contains(log.String(), want) {
 		t.Errorf("%v, %s", err, &log)
+	}
+	wantConnected(t, reg, 0)
+}
+
+// The metric shows that one master of a Cluster is away, although the process is ready.
+func TestAMasterThatIsAwayIsInAMetric(t *testing.T) {
+	addr := streamtest.EmbeddedRedis(t).Addr()
+	for other, want := range map[string]int{addr: 1, "127.0.0.1:1": 0} {
+		c := stream.NewCluster(&redis.ClusterOptions{Addrs: []string{addr}, DialerRetries: 1,
+			ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+				return []redis.ClusterSlot{{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: addr}}},
+					{Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: other}}}}, nil
+			}})
+		t.Cleanup(func() { _ = c.Close() })
+		n := &node{redis: c, registry: prometheus.NewRegistry()}
+		n.redisMetrics()
+		wantConnected(t, n.registry, want)
+	}
+}
+
+func wantConnected(t *testing.T, reg *prometheus.Registry, want int) {
+	t.Helper()
+	text := fmt.Sprintf("# HELP streamcounter_redis_connected 1 while Redis answers this process, on a Cluster all "+
+		"masters, else 0.\n# TYPE streamcounter_redis_connected gauge\nstreamcounter_redis_connected %d\n", want)
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(text)); err != nil {
+		t.Error(err)
 	}
 }
 

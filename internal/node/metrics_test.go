@@ -53,6 +53,7 @@ func registeredMetrics(t *testing.T) map[string]string {
 	httpapi.NewMetrics(n.registry)
 	sinks.NewMetrics(n.registry)
 	natsMetrics(n.registry, &natsconn.Status{})
+	n.redisMetrics()
 	n.announcer()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

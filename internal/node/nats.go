@@ -44,16 +44,20 @@ func (n *node) openNATS(context.Context) error {
 
 // natsMetrics registers metrics that show whether NATS is connected. They do not wait for the connection.
 func natsMetrics(reg prometheus.Registerer, s *natsconn.Status) {
-	f := promauto.With(reg)
-	f.NewGaugeFunc(prometheus.GaugeOpts{Name: "streamcounter_nats_connected",
-		Help: "1 while this process is connected to NATS, else 0."}, func() float64 {
-		if s.Connected() {
-			return 1
-		}
-		return 0
-	})
-	f.NewCounterFunc(prometheus.CounterOpts{Name: "streamcounter_nats_disconnects_total",
+	connectedGauge(reg, "nats", "1 while this process is connected to NATS, else 0.", s.Connected)
+	promauto.With(reg).NewCounterFunc(prometheus.CounterOpts{Name: "streamcounter_nats_disconnects_total",
 		Help: "How often the connection to NATS was lost."}, func() float64 { return float64(s.Disconnects()) })
+}
+
+// connectedGauge registers a gauge that shows whether a server is connected.
+func connectedGauge(reg prometheus.Registerer, server, help string, connected func() bool) {
+	promauto.With(reg).NewGaugeFunc(prometheus.GaugeOpts{Name: "streamcounter_" + server + "_connected", Help: help},
+		func() float64 {
+			if connected() {
+				return 1
+			}
+			return 0
+		})
 }
 
 // openOptionalNATS connects if --nats is given: serve answers checks without NATS.

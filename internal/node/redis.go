@@ -48,6 +48,7 @@ func (n *node) openRedis(ctx context.Context) error {
 		}
 	})
 	n.atStop(n.closeRedis)
+	n.redisMetrics()
 	if err := n.refuseOthers(ctx); err != nil {
 		return settings.Blame("prefix", err)
 	}
@@ -61,6 +62,22 @@ func (n *node) openRedis(ctx context.Context) error {
 	n.counter.Retention = n.config.Stream.Retention
 	n.counter.ReportCorrupt(n.registry, n.log)
 	return n.counter.RecordRules(ctx, n.rules.Rules())
+}
+
+// redisMetrics registers a gauge that shows whether Redis answers. Each scrape asks Redis. On a Cluster all masters must
+// answer, because on_error decides the keys of a master that is away; /readyz is content with one.
+func (n *node) redisMetrics() {
+	connectedGauge(n.registry, "redis", "1 while Redis answers this process, on a Cluster all masters, else 0.",
+		func() bool {
+			ctx, cancel := context.WithTimeout(context.Background(), pingTimeout)
+			defer cancel()
+			if cluster, ok := n.redis.(*redis.ClusterClient); ok {
+				return cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
+					return master.Ping(ctx).Err()
+				}) == nil
+			}
+			return n.redis.Ping(ctx).Err() == nil
+		})
 }
 
 // refuseOthers returns an error if other processes use the prefix with other rules. So a process that is only a trial

@@ -19,10 +19,10 @@ local function unread_after(events, s, last)
   return unread <= MOST_UNREAD and unread or nil
 end
 
--- missing_from returns how many events were found missing, the ID that the group has read last, and how many events
--- are missing in all; nil if that has not changed.
+-- missing_from returns how many events were found missing, how many are missing in all (nil if as many as before), and
+-- the IDs of the event that the group has read last, and of the first one that is left.
 local function missing_from(events, levels)
-  local acked, known = pcall('HGET', levels, ACKED), pcall('HGET', levels, MISSING)
+  local acked, known = pcall('HGET', levels, ACKED), tonumber(pcall('HGET', levels, MISSING))
   if type(acked) == 'table' and is_wrong_type(acked) or call('EXISTS', events) == 0 then return 0 end
   local s = pairs_of(call('XINFO', 'STREAM', events))
   if not s['entries-added'] then return -1 end
@@ -31,10 +31,9 @@ local function missing_from(events, levels)
     if g.name == ARGV[1] then
       local last = g['last-delivered-id']
       local unread = unread_after(events, s, last)
-      local missing = unread and s['entries-added'] - unread - g.pending - (tonumber(acked or nil) or 0)
-      known = tonumber(known or nil)
-      if not missing or missing == known then return 0 end
-      return max(0, missing - (known or last == '0-0' and 0 or missing)), last, missing
+      local lost = unread and s['entries-added'] - unread - g.pending - (tonumber(acked or nil) or 0)
+      if not lost or lost == known then return 0 end
+      return max(0, lost - (known or last == '0-0' and 0 or lost)), lost, last, (s['first-entry'] or {'none'})[1]
     end
   end
   return 0
@@ -42,16 +41,17 @@ end
 
 function operations.gap()
   -- Validate, and read. XLEN proves the type of the dead stream.
-  local keep, found, last, missing = number(2, 1), {}, {}, {}
+  local keep, found, missing, last, first = number(2, 1), {}, {}, {}, {}
   for i = 1, #KEYS / 3 do
-    found[i], last[i], missing[i] = missing_from(KEYS[3 * i - 2], KEYS[3 * i])
+    found[i], missing[i], last[i], first[i] = missing_from(KEYS[3 * i - 2], KEYS[3 * i])
     if found[i] > 0 then call('XLEN', KEYS[3 * i - 1]) end
   end
   -- Write.
   for i, n in ipairs(found) do
     if missing[i] then call('HSET', KEYS[3 * i], MISSING, int(missing[i])) end
     if n > 0 then
-      dead_letter(KEYS[3 * i - 1], keep, last[i], int(n) .. ' events were trimmed before they were counted', '')
+      dead_letter(KEYS[3 * i - 1], keep, last[i], int(n) .. ' events were trimmed before they were counted; '
+        .. 'last one read: ' .. last[i] .. ', first one left: ' .. first[i], '')
     end
   end
   return found
