@@ -71,6 +71,7 @@ func (l *Log) Append(ctx context.Context, events []api.Event) Outcome {
 	}
 	items := make([]item, len(events))
 	for i, e := range events {
+		entry.DropBadTrace(&e)
 		items[i] = item{e, 1}
 	}
 	return l.append(ctx, items)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/entry"
 )
 
 // ProducerConfig configures a Producer. The zero value is ready to use.
@@ -77,6 +78,7 @@ func (p *Producer) Append(ctx context.Context, e api.Event) error {
 	if err := e.Validate(); err != nil {
 		return err
 	}
+	entry.DropBadTrace(&e)
 	for {
 		p.mu.Lock()
 		if p.closed {
