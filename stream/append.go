@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -30,6 +31,7 @@ type Log struct {
 	keys      *Keys
 	retention time.Duration
 	now       func() time.Time
+	verified  atomic.Bool // see verify
 }
 
 // NewLog returns a Log. It returns an error for a retention below MinRetention, and
@@ -64,7 +66,8 @@ func (l *Log) Streams() string { return l.keys.Prefix + ":{partition}:events" }
 
 // Append writes the events in one pipeline per call and returns their outcome. It
 // never sends an event twice. If ctx has ended, it sends nothing and refuses all events.
-// Events must be valid.
+// It does the same, with ErrMismatch, if the prefix is in use with another number of
+// partitions. Events must be valid.
 func (l *Log) Append(ctx context.Context, events []api.Event) Outcome {
 	if len(events) == 0 {
 		return Outcome{}
@@ -85,12 +88,10 @@ type item struct {
 
 func (l *Log) append(ctx context.Context, items []item) Outcome {
 	if ctx.Err() != nil {
-		out := Outcome{Err: fmt.Errorf("appending: nothing was sent: %w", context.Cause(ctx))}
-		for _, it := range items {
-			out.Refused = append(out.Refused, it.Event)
-			out.RefusedEvents += it.events
-		}
-		return out
+		return refused(items, context.Cause(ctx))
+	}
+	if err := l.verify(ctx); err != nil {
+		return refused(items, err)
 	}
 	byPartition := make([][]item, l.keys.Partitions)
 	for _, it := range items {
@@ -117,6 +118,16 @@ func (l *Log) append(ctx context.Context, items []item) Outcome {
 	if out.Err == nil && execErr != nil {
 		// Every event was appended, but an expiry was not set. The next append sets it.
 		out.Err = fmt.Errorf("events appended, their expiry not renewed: %w", execErr)
+	}
+	return out
+}
+
+// refused returns the outcome of items of which nothing was sent.
+func refused(items []item, why error) Outcome {
+	out := Outcome{Err: fmt.Errorf("appending: nothing was sent: %w", why)}
+	for _, it := range items {
+		out.Refused = append(out.Refused, it.Event)
+		out.RefusedEvents += it.events
 	}
 	return out
 }

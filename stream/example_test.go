@@ -22,9 +22,6 @@ func ExampleProducer() {
 	if err != nil {
 		panic(err)
 	}
-	if err := stream.CheckMeta(ctx, client, keys); err != nil {
-		panic(err) // the prefix is in use with another number of partitions
-	}
 	log, err := stream.NewLog(client, keys, stream.DefaultRetention)
 	if err != nil {
 		panic(err)
