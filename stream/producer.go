@@ -26,7 +26,9 @@ type ProducerConfig struct {
 	// FlushTimeout bounds one flush; default 10s. Events without a reply by then are unknown.
 	FlushTimeout time.Duration
 	// OnFlush is called with each flush's outcome, one call at a time, before the flush's
-	// events make room for others. It may be nil.
+	// events make room for others, so it can append them again. There Append never waits,
+	// and returns api.ErrQueueFull for more events than these. OnFlush must not call Flush
+	// or Close. It may be nil.
 	OnFlush func(Outcome)
 }
 
@@ -47,6 +49,8 @@ type Producer struct {
 	room    chan struct{} // closed and replaced when a flush has made room
 	closed  bool
 	until   context.Context // ends every flush that begins: Close sets its own
+	cancel  func()          // ends the last flush that began; nil before the first
+	flusher string          // the goroutine that flushes
 
 	pause  func(ctx context.Context, attempt int) bool // between attempts; tests set another
 	wake   chan struct{}                               // one slot: there is something to do
@@ -72,30 +76,17 @@ func NewProducer(log *Log, config ProducerConfig) (*Producer, error) {
 }
 
 // Append takes one event. If the producer is full, it waits for room until ctx ends,
-// or returns api.ErrQueueFull, as configured. If it returns nil, the event is queued,
-// but not yet stored: OnFlush and Flush report that.
+// or returns api.ErrQueueFull, as configured; in OnFlush it never waits. If it returns
+// nil, the event is queued, but not yet stored: OnFlush and Flush report that.
 func (p *Producer) Append(ctx context.Context, e api.Event) error {
 	if err := e.Validate(); err != nil {
 		return err
 	}
 	entry.DropBadTrace(&e)
 	for {
-		p.mu.Lock()
-		if p.closed {
-			p.mu.Unlock()
-			return fmt.Errorf("producer: %w", api.ErrClosed)
-		}
-		if len(p.queue)+p.sending < p.config.MaxPending {
-			p.queue = append(p.queue, e)
-			p.taken++
-			p.mu.Unlock()
-			p.notify()
-			return nil
-		}
-		room := p.room
-		p.mu.Unlock()
-		if p.config.FailWhenFull {
-			return fmt.Errorf("producer holds %d events: %w", p.config.MaxPending, api.ErrQueueFull)
+		room, err := p.take(e)
+		if err != nil || room == nil {
+			return err
 		}
 		select {
 		case <-room:
@@ -103,6 +94,31 @@ func (p *Producer) Append(ctx context.Context, e api.Event) error {
 			return fmt.Errorf("waiting for room for an event: %w", ctx.Err())
 		}
 	}
+}
+
+// take queues an event. If there is no room for it, it returns a channel that is closed when there may be, or an error
+// if the caller may not wait.
+func (p *Producer) take(e api.Event) (room <-chan struct{}, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, fmt.Errorf("producer: %w", api.ErrClosed)
+	}
+	held := len(p.queue) + p.sending
+	inOnFlush := held >= p.config.MaxPending && goroutine() == p.flusher
+	if inOnFlush {
+		held = len(p.queue) // its places are kept until OnFlush returns
+	}
+	switch {
+	case held < p.config.MaxPending:
+		p.queue = append(p.queue, e)
+		p.taken++
+		p.notify()
+		return nil, nil
+	case p.config.FailWhenFull || inOnFlush:
+		return nil, fmt.Errorf("producer holds %d events: %w", p.config.MaxPending, api.ErrQueueFull)
+	}
+	return p.room, nil
 }
 
 // Flush waits until all events that were taken before have been sent, and returns
@@ -131,18 +147,32 @@ func (p *Producer) Flush(ctx context.Context) error {
 }
 
 // Close takes no more events, sends the queued events, and returns like Flush. If ctx ends
-// first, it sends no more: OnFlush receives the events that are still queued as refused. When
-// Close returns, OnFlush has received all events. So Close may return after the end of ctx, by
-// the rest of the FlushTimeout of a flush that began before. It can be called twice.
+// first, it sends no more and waits for no reply: OnFlush receives the events that are being
+// sent as unknown, and those that are still queued as refused. When Close returns, OnFlush has
+// received all events. It can be called twice.
 func (p *Producer) Close(ctx context.Context) error {
 	p.mu.Lock()
 	p.closed, p.until = true, ctx
 	p.mu.Unlock()
 	p.notify()
-	<-p.done
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		p.endFlush()
+		<-p.done
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.takeFailure()
+}
+
+// endFlush ends the flush that is on its way. Flushes that begin after Close have its context.
+func (p *Producer) endFlush() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cancel != nil {
+		p.cancel()
+	}
 }
 
 // takeFailure returns the first error since it was called last; call it with the lock held.
@@ -161,6 +191,9 @@ func (p *Producer) notify() {
 
 func (p *Producer) run() {
 	defer close(p.done)
+	p.mu.Lock()
+	p.flusher = goroutine()
+	p.mu.Unlock()
 	for {
 		p.mu.Lock()
 		held, closed, asked := len(p.queue), p.closed, p.asked
@@ -208,10 +241,10 @@ func (p *Producer) flush() {
 		p.queue = nil // so that the array is freed after this batch
 	}
 	p.sending = n
-	until := p.until
+	ctx, cancel := context.WithTimeout(p.until, p.config.FlushTimeout)
+	p.cancel = cancel
 	p.mu.Unlock()
 
-	ctx, cancel := context.WithTimeout(until, p.config.FlushTimeout)
 	out := p.log.appendUntil(ctx, merge(batch), p.pause)
 	cancel()
 	if p.config.OnFlush != nil {
