@@ -23,7 +23,8 @@ const DefaultRetention = 10 * time.Minute
 const MinRetention = time.Second
 
 // Log appends events. Its client must not retry (MaxRetries: -1; on a Cluster
-// NewCluster): after a lost reply, a retry would append an event twice, without an error. Each append trims
+// NewCluster): after a lost reply, a retry would append an event twice, without an error. It must keep to the
+// deadlines of contexts (ContextTimeoutEnabled: true). Each append trims
 // what is older than the retention by this machine's clock: one that is ahead by as much as the retention would
 // delete unread events.
 type Log struct {
@@ -34,10 +35,16 @@ type Log struct {
 	verified  atomic.Bool // see verify
 }
 
-// NewLog returns a Log. It returns an error for a retention below MinRetention, and
-// for a client that retries. The caller closes the client.
+// NewLog returns a Log. It returns an error for a retention below MinRetention, and for a
+// client that retries or ignores deadlines. The caller closes the client.
 func NewLog(c redis.UniversalClient, k *Keys, retention time.Duration) (*Log, error) {
+	if c == nil || k == nil {
+		return nil, errors.New("stream: a Redis client and keys are required")
+	}
 	if err := redisclient.RequireNoRetry(c); err != nil {
+		return nil, err
+	}
+	if err := redisclient.RequireDeadlines(c); err != nil {
 		return nil, err
 	}
 	if retention < MinRetention {

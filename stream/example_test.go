@@ -16,7 +16,7 @@ import (
 func ExampleProducer() {
 	ctx := context.Background()
 	// Without retries: after a lost reply, a second XADD would count twice.
-	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", MaxRetries: -1})
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", MaxRetries: -1, ContextTimeoutEnabled: true})
 	defer client.Close()
 	keys, err := stream.NewKeys(stream.DefaultPrefix, stream.DefaultPartitions)
 	if err != nil {
