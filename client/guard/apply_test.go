@@ -209,7 +209,7 @@ func TestChangesOfAKey(t *testing.T) {
 func TestGuardAgainstANaiveSubscriber(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		g, now := deaf(t, Config{OnChange: func(Change) {}})
-		told := map[string]api.State{} // what OnChange has heard of a key
+		told := map[string]api.State{}         // what OnChange has heard of a key
 		last := map[[2]string]api.Transition{} // what a subscriber that never forgets would know
 		in := map[[2]string]bool{}             // in this snapshot, or after it
 		stands := map[string]int64{"a": int64(rapid.IntRange(1, 6000).Draw(rt, "a")), "b": 3000}
