@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -83,6 +84,7 @@ func (p *Producer) Append(ctx context.Context, e api.Event) error {
 		return err
 	}
 	entry.DropBadTrace(&e)
+	e.Values = maps.Clone(e.Values) // callers use one map for many events
 	for {
 		room, err := p.take(e)
 		if err != nil || room == nil {
