@@ -46,6 +46,10 @@ func TestNewLogRefusesClients(t *testing.T) {
 	}
 	never := stream.NewCluster(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, ContextTimeoutEnabled: true})
 	newLog(t, never, k, time.Second)
+	_, noClient := stream.NewLog(nil, k, time.Minute)
+	if _, noKeys := stream.NewLog(never, nil, time.Minute); noClient == nil || noKeys == nil {
+		t.Errorf("without a client or keys: %v, %v", noClient, noKeys)
+	}
 	if _, err := stream.NewLog(never, k, time.Second-1); err == nil {
 		t.Error("a retention below 1s was taken")
 	}

@@ -3,6 +3,7 @@ package stream
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -64,6 +65,9 @@ func NewProducer(log *Log, config ProducerConfig) (*Producer, error) {
 	config.MaxPending = cmp.Or(config.MaxPending, 100_000)
 	config.MaxBatch = cmp.Or(config.MaxBatch, 5_000)
 	config.FlushTimeout = cmp.Or(config.FlushTimeout, 10*time.Second)
+	if log == nil {
+		return nil, errors.New("producer: a Log is required")
+	}
 	if config.MaxPending < 1 || config.MaxBatch < 1 || config.Linger < 0 || config.FlushTimeout < 0 {
 		return nil, fmt.Errorf("producer: negative bound in %+v", config)
 	}

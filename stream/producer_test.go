@@ -154,6 +154,9 @@ func TestNewProducerRefusesNegativeBounds(t *testing.T) {
 			t.Errorf("%+v was taken", c)
 		}
 	}
+	if _, err := stream.NewProducer(nil, stream.ProducerConfig{}); err == nil {
+		t.Error("no log was taken")
+	}
 }
 
 // Events of one key in one flush are merged if their values are the same, so that each value is sent once.

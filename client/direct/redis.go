@@ -50,7 +50,7 @@ const timeout = 5 * time.Second
 // The connection must send nothing twice and must keep to the context's deadline: redis.Options{MaxRetries: -1,
 // ContextTimeoutEnabled: true}, on a Cluster stream.NewCluster.
 func NewRedis(ctx context.Context, c redis.UniversalClient, config Config) (*Redis, error) {
-	if c == nil || config.Rules == nil {
+	if c == nil || config.Rules == nil || config.Rules() == nil {
 		return nil, errors.New("direct: a Redis client and Rules are required")
 	}
 	if err := redisclient.RequireDeadlines(c); err != nil {
