@@ -28,9 +28,8 @@ type ProducerConfig struct {
 	// FlushTimeout bounds one flush; default 10s. Events without a reply by then are unknown.
 	FlushTimeout time.Duration
 	// OnFlush is called with each flush's outcome, one call at a time, before the flush's
-	// events make room for others, so it can append them again. There Append never waits,
-	// and returns api.ErrQueueFull for more events than these. OnFlush must not call Flush
-	// or Close. It may be nil.
+	// events make room for others. It can call Again with refused events. It must not call
+	// Append, Flush or Close, which could wait for its end. It may be nil.
 	OnFlush func(Outcome)
 }
 
@@ -52,7 +51,7 @@ type Producer struct {
 	closed  bool
 	until   context.Context // ends every flush that begins: Close sets its own
 	cancel  func()          // ends the last flush that began; nil before the first
-	flusher string          // the goroutine that flushes
+	again   int             // events of the last flush that were queued again
 
 	pause  func(ctx context.Context, attempt int) bool // between attempts; tests set another
 	wake   chan struct{}                               // one slot: there is something to do
@@ -81,8 +80,8 @@ func NewProducer(log *Log, config ProducerConfig) (*Producer, error) {
 }
 
 // Append takes one event. If the producer is full, it waits for room until ctx ends,
-// or returns api.ErrQueueFull, as configured; in OnFlush it never waits. If it returns
-// nil, the event is queued, but not yet stored: OnFlush and Flush report that.
+// or returns api.ErrQueueFull, as configured. If it returns nil, the event is queued,
+// but not yet stored: OnFlush and Flush report that.
 func (p *Producer) Append(ctx context.Context, e api.Event) error {
 	if err := e.Validate(); err != nil {
 		return err
@@ -110,21 +109,35 @@ func (p *Producer) take(e api.Event) (room <-chan struct{}, err error) {
 	if p.closed {
 		return nil, fmt.Errorf("producer: %w", api.ErrClosed)
 	}
-	held := len(p.queue) + p.sending
-	inOnFlush := held >= p.config.MaxPending && goroutine() == p.flusher
-	if inOnFlush {
-		held = len(p.queue) // its places are kept until OnFlush returns
-	}
 	switch {
-	case held < p.config.MaxPending:
+	case len(p.queue)+p.sending < p.config.MaxPending:
 		p.queue = append(p.queue, e)
 		p.taken++
 		p.notify()
 		return nil, nil
-	case p.config.FailWhenFull || inOnFlush:
+	case p.config.FailWhenFull:
 		return nil, fmt.Errorf("producer holds %d events: %w", p.config.MaxPending, api.ErrQueueFull)
 	}
 	return p.room, nil
+}
+
+// Again queues events again that OnFlush has received as refused. It never waits, because the
+// places of the flush's events are kept until OnFlush returns. For more events than these, it
+// queues none and returns api.ErrQueueFull.
+func (p *Producer) Again(refused ...api.Event) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.closed:
+		return fmt.Errorf("producer: %w", api.ErrClosed)
+	case p.again+len(refused) > p.sending:
+		return fmt.Errorf("more than the %d events of the flush: %w", p.sending, api.ErrQueueFull)
+	}
+	p.again += len(refused)
+	p.queue = append(p.queue, refused...)
+	p.taken += uint64(len(refused))
+	p.notify()
+	return nil
 }
 
 // Flush waits until all events that were taken before have been sent, and returns
@@ -197,9 +210,6 @@ func (p *Producer) notify() {
 
 func (p *Producer) run() {
 	defer close(p.done)
-	p.mu.Lock()
-	p.flusher = goroutine()
-	p.mu.Unlock()
 	for {
 		p.mu.Lock()
 		held, closed, asked := len(p.queue), p.closed, p.asked
@@ -246,7 +256,7 @@ func (p *Producer) flush() {
 	if len(p.queue) == 0 {
 		p.queue = nil // so that the array is freed after this batch
 	}
-	p.sending = n
+	p.sending, p.again = n, 0
 	ctx, cancel := context.WithTimeout(p.until, p.config.FlushTimeout)
 	p.cancel = cancel
 	p.mu.Unlock()

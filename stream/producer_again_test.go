@@ -14,9 +14,9 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// While Redis refuses, a full producer's OnFlush appends the refused events again. They find their room, although
+// While Redis refuses, a full producer's OnFlush queues the refused events again. They find their room, although
 // other callers wait for room too.
-func TestOnFlushAppendsRefusedEventsAgain(t *testing.T) {
+func TestOnFlushQueuesRefusedEventsAgain(t *testing.T) {
 	c, k := streamtest.AnyRedis(t), newKeys(t, 1)
 	ctx := t.Context()
 	testkit.Must(t, c.Set(ctx, k.Events(0), "no stream", 0).Err())
@@ -32,11 +32,9 @@ func TestOnFlushAppendsRefusedEventsAgain(t *testing.T) {
 		} else if flushes == 4 {
 			testkit.Must(t, c.Del(ctx, k.Events(0)).Err())
 		}
-		for _, e := range out.Refused {
-			errs <- p.Append(ctx, e)
-		}
-		if len(out.Refused) > 0 && !errors.Is(p.Append(ctx, api.Event{Key: "more", Count: 1}), api.ErrQueueFull) {
-			t.Error("more events than were refused are taken, or wait")
+		errs <- p.Again(out.Refused...)
+		if len(out.Refused) > 0 && !errors.Is(p.Again(api.Event{Key: "more", Count: 1}), api.ErrQueueFull) {
+			t.Error("more events than were refused are taken")
 		}
 	}
 	p = newProducer(t, newLog(t, c, k, time.Minute), stream.ProducerConfig{MaxPending: 10, OnFlush: onFlush,
