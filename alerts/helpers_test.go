@@ -98,9 +98,8 @@ func word(t api.Transition) string { return fmt.Sprintf("%s %s@%d", t.Key, t.Sta
 func throttle(key string, state api.State, since int64) api.Transition {
 	return api.Transition{
 		Rule: "api", Key: key, State: state, Level: 100, Limit: 10, WindowMs: 60_000, Used: 10,
-		// A decision that has expired is removed from the stream.
-		Version: since, AtMs: since, SinceMs: since, UntilMs: since + 60_000,
-		ExpiresMs: time.Now().UnixMilli() + 70_000,
+		// A decision that has expired is removed from the stream, an hour after it was stored.
+		Version: since, AtMs: since, SinceMs: since, UntilMs: since + 60_000, ExpiresMs: since + 3_600_000,
 	}
 }
 

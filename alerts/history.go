@@ -39,6 +39,12 @@ const (
 
 // NewHistory uses the caller's connection.
 func NewHistory(nc *nats.Conn, prefix string) (*History, error) {
+	if nc == nil {
+		return nil, errNoConnection
+	}
+	if err := subscription.ValidateToken(prefix); err != nil {
+		return nil, fmt.Errorf("alerts: %w", err)
+	}
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(2*time.Second))
 	if err != nil {
 		return nil, fmt.Errorf("jetstream: %w", err)

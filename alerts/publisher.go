@@ -17,6 +17,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/pause"
+	"github.com/streamcounter/streamcounter/internal/subscription"
 )
 
 // PublisherConfig: zero values are defaults.
@@ -47,6 +48,8 @@ type Publisher struct {
 	said     sync.Map                         // differences of streams that were logged
 }
 
+var errNoConnection = errors.New("alerts: a NATS connection is required")
+
 // NewPublisher uses the caller's connection, which should reconnect forever (MaxReconnects: -1). The streams are
 // created at the first publish: NATS may start later than we do.
 func NewPublisher(nc *nats.Conn, c PublisherConfig) (*Publisher, error) {
@@ -56,8 +59,11 @@ func NewPublisher(nc *nats.Conn, c PublisherConfig) (*Publisher, error) {
 	if c.OnOutcome == nil {
 		c.OnOutcome = func(string) {}
 	}
-	if c.Prefix == "" {
-		return nil, errors.New("alerts: Prefix is required")
+	if nc == nil {
+		return nil, errNoConnection
+	}
+	if err := subscription.ValidateToken(c.Prefix); err != nil {
+		return nil, fmt.Errorf("alerts: %w", err)
 	}
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(c.AckTimeout),
 		jetstream.WithDefaultTimeout(c.AckTimeout))
@@ -87,7 +93,8 @@ func (p *Publisher) Ensure(ctx context.Context) error {
 // Publish stores the transitions and returns nil when every one has its PubAck. The next decision of a subject, and the
 // next alert of a key, is sent only after the ack of the one before. A message without an ack is sent again with the
 // same ID, for as long as ctx allows: nothing is sent when ctx.Err is not nil. The first `resent` transitions may have
-// been sent before; JetStream should not know the ID of any other.
+// been sent before; JetStream should not know the ID of any other. If a transition is not valid, Publish sends none and
+// returns an error that wraps api.ErrBadTransition.
 func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition, resent int) error {
 	pending := make([]*nats.Msg, 0, len(transitions))
 	sent := map[string]bool{} // the IDs that JetStream may know

@@ -25,9 +25,9 @@ type Event struct {
 	// have the same ID and are appended within the retention, only the first one counts. Empty: each event counts.
 	ID string `json:"id,omitempty"`
 	// TraceParent is the W3C trace context of the producer of the event, in the form of the header traceparent.
-	// Workers continue the trace. They ignore an invalid value.
+	// Workers continue the trace. An invalid value is left out.
 	TraceParent string `json:"-"`
-	// TraceState goes with TraceParent, in the form of the header tracestate; up to 512 bytes.
+	// TraceState goes with TraceParent, in the form of the header tracestate. A value over 512 bytes is left out.
 	TraceState string `json:"-"`
 	// Values are more fields of the event, whose different values the rules count, such as {"user": "alice"}.
 	Values map[string]string `json:"values,omitempty"`

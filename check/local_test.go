@@ -67,8 +67,13 @@ func TestHurriedCallersOpenNoBreaker(t *testing.T) {
 	for _, c := range []struct {
 		ctx      context.Context
 		harmless error
-	}{{ended, slow}, {t.Context(), context.Canceled}, {t.Context(), streamtest.Refusal("WRONGTYPE")}} {
+	}{{ended, context.DeadlineExceeded}, {t.Context(), context.Canceled},
+		{t.Context(), streamtest.Refusal("WRONGTYPE")}} {
 		for range 20 {
+			ctx, leave := context.WithCancel(t.Context())
+			if err := h.execute(ctx, func() error { leave(); return slow }); !errors.Is(err, slow) {
+				t.Fatalf("error %v of a caller that left: the breaker is open", err)
+			}
 			if err := h.execute(c.ctx, func() error { return c.harmless }); !errors.Is(err, c.harmless) {
 				t.Fatalf("error %v after %v: the breaker is open", err, c.harmless)
 			}

@@ -214,7 +214,7 @@ func (s *Service) onShard(ctx, within context.Context, shard int, ask func() err
 		s.outage.byRedis()
 		return nil
 	case ctx.Err() != nil:
-		return fmt.Errorf("reservation: %w", ctx.Err())
+		return fmt.Errorf("reservation: %w: %w", ctx.Err(), err)
 	case errors.Is(err, api.ErrNotSent):
 		return fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 	}

@@ -63,10 +63,13 @@ func (h *shard) send(ctx context.Context, calls [][]counters.Request) (verdicts 
 }
 
 // execute runs ask behind the breaker. While the breaker is open, nothing is sent, and the error wraps
-// api.ErrNotSent, and what Redis answered last if that was a refusal.
+// api.ErrNotSent, and what Redis answered last if that was a refusal. It wraps api.ErrNotSent too if ctx had ended.
 func (h *shard) execute(ctx context.Context, ask func() error) error {
 	_, err := h.breaker.Execute(func() (struct{}, error) {
 		start := time.Now()
+		if err := ctx.Err(); err != nil {
+			return struct{}{}, fmt.Errorf("%w: %w: %w", api.ErrNotSent, errHurried, err)
+		}
 		err := ask()
 		if err != nil && ctx.Err() != nil && !redisclient.IsRefusal(err) && time.Since(start) < h.timeout/2 {
 			err = fmt.Errorf("%w: %w", errHurried, err)

@@ -21,8 +21,10 @@ import (
 type Config struct {
 	// HTTP is for the transport that Dial opens. New does not read it: there the transport is the caller's.
 	HTTP HTTPConfig
-	// Timeout is how long one call may take, all its attempts together, before the policy decides; default 250ms. A
-	// context that ends earlier ends the call with its own error. Then no policy answers, because the caller is gone.
+	// Timeout is how long one call may take, all its attempts together, before the policy decides; default 500ms. It
+	// must be longer than the server's --check-timeout (default 250ms), so that the rule's on_error decides if Redis
+	// does not answer. A context that ends earlier ends the call with its own error. Then no policy answers, because
+	// the caller is gone.
 	Timeout time.Duration
 	// Retries is how often a call is sent again if it certainly charged nothing, or carries an idempotency key;
 	// default 2, below 0 never.
@@ -93,7 +95,7 @@ type shared struct {
 }
 
 const (
-	defaultTimeout = 250 * time.Millisecond
+	defaultTimeout = 500 * time.Millisecond
 	defaultKeys    = 100_000
 	// openFor is how long no call is sent after tripAfter failures in a row; then one call tries. It bounds how late
 	// the client notices that a server is back.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -22,7 +23,8 @@ const DefaultRetention = 10 * time.Minute
 const MinRetention = time.Second
 
 // Log appends events. Its client must not retry (MaxRetries: -1; on a Cluster
-// NewCluster): after a lost reply, a retry would append an event twice, without an error. Each append trims
+// NewCluster): after a lost reply, a retry would append an event twice, without an error. It must keep to the
+// deadlines of contexts (ContextTimeoutEnabled: true). Each append trims
 // what is older than the retention by this machine's clock: one that is ahead by as much as the retention would
 // delete unread events.
 type Log struct {
@@ -30,12 +32,19 @@ type Log struct {
 	keys      *Keys
 	retention time.Duration
 	now       func() time.Time
+	verified  atomic.Bool // see verify
 }
 
-// NewLog returns a Log. It returns an error for a retention below MinRetention, and
-// for a client that retries. The caller closes the client.
+// NewLog returns a Log. It returns an error for a retention below MinRetention, and for a
+// client that retries or ignores deadlines. The caller closes the client.
 func NewLog(c redis.UniversalClient, k *Keys, retention time.Duration) (*Log, error) {
+	if c == nil || k == nil {
+		return nil, errors.New("stream: a Redis client and keys are required")
+	}
 	if err := redisclient.RequireNoRetry(c); err != nil {
+		return nil, err
+	}
+	if err := redisclient.RequireDeadlines(c); err != nil {
 		return nil, err
 	}
 	if retention < MinRetention {
@@ -64,13 +73,15 @@ func (l *Log) Streams() string { return l.keys.Prefix + ":{partition}:events" }
 
 // Append writes the events in one pipeline per call and returns their outcome. It
 // never sends an event twice. If ctx has ended, it sends nothing and refuses all events.
-// Events must be valid.
+// It does the same, with ErrMismatch, if the prefix is in use with another number of
+// partitions. Events must be valid.
 func (l *Log) Append(ctx context.Context, events []api.Event) Outcome {
 	if len(events) == 0 {
 		return Outcome{}
 	}
 	items := make([]item, len(events))
 	for i, e := range events {
+		entry.DropBadTrace(&e)
 		items[i] = item{e, 1}
 	}
 	return l.append(ctx, items)
@@ -84,12 +95,10 @@ type item struct {
 
 func (l *Log) append(ctx context.Context, items []item) Outcome {
 	if ctx.Err() != nil {
-		out := Outcome{Err: fmt.Errorf("appending: nothing was sent: %w", context.Cause(ctx))}
-		for _, it := range items {
-			out.Refused = append(out.Refused, it.Event)
-			out.RefusedEvents += it.events
-		}
-		return out
+		return refused(items, context.Cause(ctx))
+	}
+	if err := l.verify(ctx); err != nil {
+		return refused(items, err)
 	}
 	byPartition := make([][]item, l.keys.Partitions)
 	for _, it := range items {
@@ -116,6 +125,16 @@ func (l *Log) append(ctx context.Context, items []item) Outcome {
 	if out.Err == nil && execErr != nil {
 		// Every event was appended, but an expiry was not set. The next append sets it.
 		out.Err = fmt.Errorf("events appended, their expiry not renewed: %w", execErr)
+	}
+	return out
+}
+
+// refused returns the outcome of items of which nothing was sent.
+func refused(items []item, why error) Outcome {
+	out := Outcome{Err: fmt.Errorf("appending: nothing was sent: %w", why)}
+	for _, it := range items {
+		out.Refused = append(out.Refused, it.Event)
+		out.RefusedEvents += it.events
 	}
 	return out
 }

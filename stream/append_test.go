@@ -17,8 +17,8 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// go-redis retries by default. A retention below 1s is refused too.
-func TestNewLogRefusesAClientThatRetries(t *testing.T) {
+// go-redis retries by default, and ignores the deadlines of contexts. A retention below 1s is refused too.
+func TestNewLogRefusesClients(t *testing.T) {
 	k := newKeys(t, 1)
 	for name, c := range map[string]redis.UniversalClient{
 		"as it comes": redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}),
@@ -34,8 +34,22 @@ func TestNewLogRefusesAClientThatRetries(t *testing.T) {
 		}
 		testkit.Must(t, c.Close())
 	}
-	never := stream.NewCluster(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
+	for name, c := range map[string]redis.UniversalClient{
+		"one":          redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1}),
+		"of a Cluster": stream.NewCluster(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}}),
+		"of many":      redis.NewRing(&redis.RingOptions{MaxRetries: -1}),
+	} {
+		if _, err := stream.NewLog(c, k, time.Minute); err == nil || !strings.Contains(err.Error(), "ContextTimeout") {
+			t.Errorf("%s: %v, want an error that names ContextTimeoutEnabled", name, err)
+		}
+		testkit.Must(t, c.Close())
+	}
+	never := stream.NewCluster(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, ContextTimeoutEnabled: true})
 	newLog(t, never, k, time.Second)
+	_, noClient := stream.NewLog(nil, k, time.Minute)
+	if _, noKeys := stream.NewLog(never, nil, time.Minute); noClient == nil || noKeys == nil {
+		t.Errorf("without a client or keys: %v, %v", noClient, noKeys)
+	}
 	if _, err := stream.NewLog(never, k, time.Second-1); err == nil {
 		t.Error("a retention below 1s was taken")
 	}

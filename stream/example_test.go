@@ -16,14 +16,11 @@ import (
 func ExampleProducer() {
 	ctx := context.Background()
 	// Without retries: after a lost reply, a second XADD would count twice.
-	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", MaxRetries: -1})
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", MaxRetries: -1, ContextTimeoutEnabled: true})
 	defer client.Close()
 	keys, err := stream.NewKeys(stream.DefaultPrefix, stream.DefaultPartitions)
 	if err != nil {
 		panic(err)
-	}
-	if err := stream.CheckMeta(ctx, client, keys); err != nil {
-		panic(err) // the prefix is in use with another number of partitions
 	}
 	log, err := stream.NewLog(client, keys, stream.DefaultRetention)
 	if err != nil {

@@ -27,7 +27,7 @@ func newLog(t testing.TB, c redis.UniversalClient, k *stream.Keys, retention tim
 	t.Helper()
 	l, err := stream.NewLog(c, k, retention)
 	testkit.Must(t, err)
-	return l
+	return l.Verified()
 }
 
 // stored returns the events of all partitions in Redis: key → the counts of its

@@ -3,11 +3,14 @@ package stream
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/entry"
 )
 
 // ProducerConfig configures a Producer. The zero value is ready to use.
@@ -25,7 +28,8 @@ type ProducerConfig struct {
 	// FlushTimeout bounds one flush; default 10s. Events without a reply by then are unknown.
 	FlushTimeout time.Duration
 	// OnFlush is called with each flush's outcome, one call at a time, before the flush's
-	// events make room for others. It may be nil.
+	// events make room for others. It can call Again with refused events. It must not call
+	// Append, Flush or Close, which could wait for its end. It may be nil.
 	OnFlush func(Outcome)
 }
 
@@ -46,6 +50,8 @@ type Producer struct {
 	room    chan struct{} // closed and replaced when a flush has made room
 	closed  bool
 	until   context.Context // ends every flush that begins: Close sets its own
+	cancel  func()          // ends the last flush that began; nil before the first
+	again   int             // events of the last flush that were queued again
 
 	pause  func(ctx context.Context, attempt int) bool // between attempts; tests set another
 	wake   chan struct{}                               // one slot: there is something to do
@@ -58,6 +64,9 @@ func NewProducer(log *Log, config ProducerConfig) (*Producer, error) {
 	config.MaxPending = cmp.Or(config.MaxPending, 100_000)
 	config.MaxBatch = cmp.Or(config.MaxBatch, 5_000)
 	config.FlushTimeout = cmp.Or(config.FlushTimeout, 10*time.Second)
+	if log == nil {
+		return nil, errors.New("producer: a Log is required")
+	}
 	if config.MaxPending < 1 || config.MaxBatch < 1 || config.Linger < 0 || config.FlushTimeout < 0 {
 		return nil, fmt.Errorf("producer: negative bound in %+v", config)
 	}
@@ -77,23 +86,12 @@ func (p *Producer) Append(ctx context.Context, e api.Event) error {
 	if err := e.Validate(); err != nil {
 		return err
 	}
+	entry.DropBadTrace(&e)
+	e.Values = maps.Clone(e.Values) // callers use one map for many events
 	for {
-		p.mu.Lock()
-		if p.closed {
-			p.mu.Unlock()
-			return fmt.Errorf("producer: %w", api.ErrClosed)
-		}
-		if len(p.queue)+p.sending < p.config.MaxPending {
-			p.queue = append(p.queue, e)
-			p.taken++
-			p.mu.Unlock()
-			p.notify()
-			return nil
-		}
-		room := p.room
-		p.mu.Unlock()
-		if p.config.FailWhenFull {
-			return fmt.Errorf("producer holds %d events: %w", p.config.MaxPending, api.ErrQueueFull)
+		room, err := p.take(e)
+		if err != nil || room == nil {
+			return err
 		}
 		select {
 		case <-room:
@@ -101,6 +99,45 @@ func (p *Producer) Append(ctx context.Context, e api.Event) error {
 			return fmt.Errorf("waiting for room for an event: %w", ctx.Err())
 		}
 	}
+}
+
+// take queues an event. If there is no room for it, it returns a channel that is closed when there may be, or an error
+// if the caller may not wait.
+func (p *Producer) take(e api.Event) (room <-chan struct{}, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, fmt.Errorf("producer: %w", api.ErrClosed)
+	}
+	switch {
+	case len(p.queue)+p.sending < p.config.MaxPending:
+		p.queue = append(p.queue, e)
+		p.taken++
+		p.notify()
+		return nil, nil
+	case p.config.FailWhenFull:
+		return nil, fmt.Errorf("producer holds %d events: %w", p.config.MaxPending, api.ErrQueueFull)
+	}
+	return p.room, nil
+}
+
+// Again queues events again that OnFlush has received as refused. It never waits, because the
+// places of the flush's events are kept until OnFlush returns. For more events than these, it
+// queues none and returns api.ErrQueueFull.
+func (p *Producer) Again(refused ...api.Event) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.closed:
+		return fmt.Errorf("producer: %w", api.ErrClosed)
+	case p.again+len(refused) > p.sending:
+		return fmt.Errorf("more than the %d events of the flush: %w", p.sending, api.ErrQueueFull)
+	}
+	p.again += len(refused)
+	p.queue = append(p.queue, refused...)
+	p.taken += uint64(len(refused))
+	p.notify()
+	return nil
 }
 
 // Flush waits until all events that were taken before have been sent, and returns
@@ -129,18 +166,32 @@ func (p *Producer) Flush(ctx context.Context) error {
 }
 
 // Close takes no more events, sends the queued events, and returns like Flush. If ctx ends
-// first, it sends no more: OnFlush receives the events that are still queued as refused. When
-// Close returns, OnFlush has received all events. So Close may return after the end of ctx, by
-// the rest of the FlushTimeout of a flush that began before. It can be called twice.
+// first, it sends no more and waits for no reply: OnFlush receives the events that are being
+// sent as unknown, and those that are still queued as refused. When Close returns, OnFlush has
+// received all events. It can be called twice.
 func (p *Producer) Close(ctx context.Context) error {
 	p.mu.Lock()
 	p.closed, p.until = true, ctx
 	p.mu.Unlock()
 	p.notify()
-	<-p.done
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		p.endFlush()
+		<-p.done
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.takeFailure()
+}
+
+// endFlush ends the flush that is on its way. Flushes that begin after Close have its context.
+func (p *Producer) endFlush() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cancel != nil {
+		p.cancel()
+	}
 }
 
 // takeFailure returns the first error since it was called last; call it with the lock held.
@@ -205,11 +256,11 @@ func (p *Producer) flush() {
 	if len(p.queue) == 0 {
 		p.queue = nil // so that the array is freed after this batch
 	}
-	p.sending = n
-	until := p.until
+	p.sending, p.again = n, 0
+	ctx, cancel := context.WithTimeout(p.until, p.config.FlushTimeout)
+	p.cancel = cancel
 	p.mu.Unlock()
 
-	ctx, cancel := context.WithTimeout(until, p.config.FlushTimeout)
 	out := p.log.appendUntil(ctx, merge(batch), p.pause)
 	cancel()
 	if p.config.OnFlush != nil {

@@ -154,6 +154,9 @@ func TestNewProducerRefusesNegativeBounds(t *testing.T) {
 			t.Errorf("%+v was taken", c)
 		}
 	}
+	if _, err := stream.NewProducer(nil, stream.ProducerConfig{}); err == nil {
+		t.Error("no log was taken")
+	}
 }
 
 // Events of one key in one flush are merged if their values are the same, so that each value is sent once.
@@ -166,7 +169,10 @@ func TestEventsAreMergedByTheirValues(t *testing.T) {
 	var flushes []stream.Outcome
 	p := newProducer(t, newLog(t, c, k, time.Minute), stream.ProducerConfig{Linger: forGood,
 		OnFlush: func(o stream.Outcome) { flushes = append(flushes, o) }})
-	put(t, p, of("a", 1), of("b", 2), plain, of("a", 4), plain)
+	reused := of("a", 1) // its caller changes the map afterwards
+	put(t, p, reused)
+	reused.Values["user"] = "z"
+	put(t, p, of("b", 2), plain, of("a", 4), plain)
 	testkit.Must(t, p.Flush(t.Context()))
 	put(t, p, plain)
 	testkit.Must(t, p.Flush(t.Context()))

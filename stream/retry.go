@@ -26,7 +26,7 @@ func (l *Log) appendUntil(ctx context.Context, items []item, pause func(ctx cont
 				again = append(again, item{e, 1})
 			}
 		}
-		if len(again) == 0 || !pause(ctx, attempt) {
+		if len(again) == 0 || errors.Is(out.Err, ErrMismatch) || !pause(ctx, attempt) {
 			return out
 		}
 		for _, e := range out.Unknown {

@@ -46,6 +46,7 @@ func inTime(t *testing.T, what string, ask func() answer) answer {
 func TestOutage(t *testing.T) {
 	server := streamtest.OwnRedis(t)
 	w := newWorldWithin(t, timeout, streamtest.Connect(t, server.Addr()), outageRules...)
+	testkit.Must(t, stream.CheckMeta(t.Context(), w.redis, w.keys)) // as serve does
 	wantStatus(t, w.get(t, "allow:1"), 200)
 	wantStatus(t, w.do(t, "POST", "/v1/events", `[{"key":"ip:1"}]`), 202)
 	server.Pause()

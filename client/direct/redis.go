@@ -50,11 +50,11 @@ const timeout = 5 * time.Second
 // The connection must send nothing twice and must keep to the context's deadline: redis.Options{MaxRetries: -1,
 // ContextTimeoutEnabled: true}, on a Cluster stream.NewCluster.
 func NewRedis(ctx context.Context, c redis.UniversalClient, config Config) (*Redis, error) {
-	if c == nil || config.Rules == nil {
+	if c == nil || config.Rules == nil || config.Rules() == nil {
 		return nil, errors.New("direct: a Redis client and Rules are required")
 	}
-	if err := keepsDeadlines(c); err != nil {
-		return nil, err
+	if err := redisclient.RequireDeadlines(c); err != nil {
+		return nil, fmt.Errorf("direct: %w", err)
 	}
 	if config.Prefix == "" {
 		config.Prefix = stream.DefaultPrefix
@@ -83,21 +83,6 @@ func NewRedis(ctx context.Context, c redis.UniversalClient, config Config) (*Red
 		return nil, fmt.Errorf("direct: %w", err)
 	}
 	return r, r.RecordRules(ctx)
-}
-
-// keepsDeadlines refuses a connection that could answer too late.
-func keepsDeadlines(c redis.UniversalClient) error {
-	enabled := true
-	switch c := c.(type) {
-	case *redis.Client:
-		enabled = c.Options().ContextTimeoutEnabled
-	case *redis.ClusterClient:
-		enabled = c.Options().ContextTimeoutEnabled
-	}
-	if !enabled {
-		return errors.New("direct: the Redis client does not keep to deadlines: set ContextTimeoutEnabled")
-	}
-	return nil
 }
 
 // RecordRules records the current rules, as `serve` does at its start. Call it after each change of the rules

@@ -54,6 +54,10 @@ func TestConnectionsThatDoNotSuit(t *testing.T) {
 		!strings.Contains(err.Error(), "16") {
 		t.Errorf("other partitions than those in use: %v", err)
 	}
+	if _, err := direct.NewRedis(t.Context(), c, direct.Config{Rules: func() *windows.Rules { return nil },
+		Prefix: prefix}); err == nil || !strings.Contains(err.Error(), "required") {
+		t.Errorf("no rules: %v", err)
+	}
 	config.Prefix = "NO"
 	if _, err := direct.NewRedis(t.Context(), c, config); err == nil || !strings.Contains(err.Error(), `"NO"`) {
 		t.Errorf("a bad prefix: %v", err)

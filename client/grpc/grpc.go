@@ -60,6 +60,11 @@ const (
 // New makes a Client of the server at target, such as dns:///streamcounter:8082 or 127.0.0.1:8082. It connects when
 // it is used.
 func New(target string, c Config) (*Client, error) {
+	if scheme, _, _ := strings.Cut(strings.ToLower(target), "://"); scheme == "" || scheme == "http" ||
+		scheme == "https" {
+		return nil, fmt.Errorf("grpc: %s: expected the address of a gRPC server, such as 127.0.0.1:8082",
+			api.Shorten(redact.URL(target)))
+	}
 	creds := insecure.NewCredentials()
 	if c.TLS != nil {
 		creds = credentials.NewTLS(c.TLS)

@@ -12,6 +12,15 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
+// A target without an address, and the URL of an HTTP server, are refused at once.
+func TestTargetsThatAreNone(t *testing.T) {
+	for _, target := range []string{"", "http://127.0.0.1:8082", "https://h", "HTTP://h"} {
+		if _, err := New(target, Config{}); err == nil {
+			t.Errorf("%q was taken", target)
+		}
+	}
+}
+
 // No error shows a password that was given in place of a target. An address that certainly has no password is shown,
 // because it says what was tried.
 func TestNoErrorShowsASecret(t *testing.T) {

@@ -43,7 +43,6 @@ func (g *Guard) apply(subject string, data []byte) {
 		snapshot: g.snapshot, throttled: t.State == api.StateThrottled && !t.Shadow,
 		inFlight: t.InFlight,
 	}
-	stood := old != nil && old.standsAt(now)
 	if !d.throttled {
 		d.keepMs = now + keepLeast
 		if old != nil {
@@ -51,15 +50,27 @@ func (g *Guard) apply(subject string, data []byte) {
 		}
 	}
 	g.held.put(s, t.Key, d)
-	g.table.set(t.Key, s.longest(t.Key))
 	g.counts.applied.Add(1)
-	g.note()
-	if stood != d.standsAt(now) {
-		t.State = api.StateReleased
-		if !stood {
-			t.State = api.StateThrottled
-		}
-		g.tell(t, Decided)
+	g.update(s, t, now, Decided)
+}
+
+// update takes what the shard now has of a key into the table, and tells the change of the key, if there is one. The
+// table has 0 for a key that is free, as far as it was told.
+func (g *Guard) update(s *shard, t api.Transition, now int64, why Reason) {
+	before, untilMs := g.table.until(t.Key), s.longest(t.Key)
+	if now >= untilMs {
+		untilMs = 0
+	}
+	g.table.set(t.Key, untilMs)
+	g.note() // before OnChange can ask
+	expired := before != 0 && now >= before
+	if expired {
+		g.tell(t, api.StateReleased, Expired)
+	} else if before != 0 && untilMs == 0 {
+		g.tell(t, api.StateReleased, why)
+	}
+	if untilMs != 0 && (before == 0 || expired) {
+		g.tell(t, api.StateThrottled, why)
 	}
 }
 
@@ -93,14 +104,9 @@ func (g *Guard) sweep() {
 
 func (g *Guard) prune(s *shard, goes func(*decision) bool, why Reason) {
 	g.held.prune(s, goes, func(key string, d decision) {
-		if !d.throttled {
-			return
+		if d.throttled {
+			g.update(s, d.transition(key), g.now(), why)
 		}
-		g.table.set(key, s.longest(key))
-		g.note() // before OnChange can ask
-		t := d.transition(key)
-		t.State = api.StateReleased
-		g.tell(t, why)
 	})
 	g.note()
 }
@@ -111,8 +117,8 @@ func (g *Guard) note() {
 }
 
 // tell wakes the callers that wait for a release, and queues a change for OnChange, unless too many wait already.
-func (g *Guard) tell(t api.Transition, why Reason) {
-	if t.State == api.StateReleased {
+func (g *Guard) tell(t api.Transition, state api.State, why Reason) {
+	if t.State = state; state == api.StateReleased {
 		g.waiting.wake(t.Key)
 	}
 	if g.changes == nil {

@@ -166,11 +166,50 @@ func TestReleased(t *testing.T) {
 	}
 }
 
+// A change is one of the key: a rule's end is none while another rule throttles the key. What expires is released,
+// even if a message comes before the sweep.
+func TestChangesOfAKey(t *testing.T) {
+	const throttled, released = api.StateThrottled, api.StateReleased
+	g, now := deaf(t, Config{OnChange: func(Change) {}})
+	apply := func(rule string, state api.State, lasts int64) {
+		g.apply(message(t, rule, "k", state, *now, *now+lasts))
+	}
+	for _, s := range []struct {
+		name string
+		do   func()
+		want []string
+	}{
+		{"a rule", func() { apply("api", throttled, 60_000) }, []string{"throttled decided"}},
+		{"another rule", func() { apply("web", throttled, 120_000) }, nil},
+		{"a block", func() { apply(api.OverrideRule, throttled, 90_000) }, nil},
+		{"the end of the rule", func() { apply("api", released, 0) }, nil},
+		{"the end of the block", func() { apply(api.OverrideRule, released, 0) }, nil},
+		{"the last expires", func() { *now += 120_000; sweepAll(g) }, []string{"released expired"}},
+		{"expired when it comes", func() { apply("api", throttled, 0); sweepAll(g) }, nil},
+		{"again", func() { apply("api", throttled, 60_000) }, []string{"throttled decided"}},
+		{"renewed too late", func() { *now += 60_000; apply("api", throttled, 60_000) },
+			[]string{"released expired", "throttled decided"}},
+		{"released too late", func() { *now += 60_000; apply("api", released, 0); sweepAll(g) },
+			[]string{"released expired"}},
+	} {
+		s.do()
+		var got []string
+		for len(g.changes) > 0 {
+			c := <-g.changes
+			got = append(got, fmt.Sprintf("%s %s", c.State, c.Reason))
+		}
+		if !slices.Equal(got, s.want) {
+			t.Errorf("%s: %q, want %q", s.name, got, s.want)
+		}
+	}
+}
+
 // Any order of messages, copies, snapshots and times, against a naive account
 // of the three rules that every subscriber keeps.
 func TestGuardAgainstANaiveSubscriber(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		g, now := deaf(t, Config{})
+		g, now := deaf(t, Config{OnChange: func(Change) {}})
+		told := map[string]api.State{}         // what OnChange has heard of a key
 		last := map[[2]string]api.Transition{} // what a subscriber that never forgets would know
 		in := map[[2]string]bool{}             // in this snapshot, or after it
 		stands := map[string]int64{"a": int64(rapid.IntRange(1, 6000).Draw(rt, "a")), "b": 3000}
@@ -206,6 +245,13 @@ func TestGuardAgainstANaiveSubscriber(t *testing.T) {
 				in[k] = true
 				g.apply(messageOf(t, m))
 			}
+			for len(g.changes) > 0 {
+				c := <-g.changes
+				if told[c.Key] == c.State || told[c.Key] == "" && c.State == api.StateReleased {
+					rt.Fatalf("%s is %s twice", c.Key, c.State)
+				}
+				told[c.Key] = c.State
+			}
 			for _, key := range []string{"x", "y", "z"} {
 				want := false
 				for _, rule := range []string{"a", "b"} {
@@ -217,6 +263,9 @@ func TestGuardAgainstANaiveSubscriber(t *testing.T) {
 				}
 				if _, got := g.Lookup(key); got != want {
 					rt.Fatalf("%s: Lookup %t, want %t", key, got, want)
+				}
+				if want && told[key] != api.StateThrottled {
+					rt.Fatalf("%s is throttled, and OnChange has heard %q", key, told[key])
 				}
 			}
 		}

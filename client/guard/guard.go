@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/natsconn"
+	"github.com/streamcounter/streamcounter/internal/subscription"
 )
 
 // Config: zero values are defaults.
@@ -118,8 +118,8 @@ func New(nc *nats.Conn, c Config) (*Guard, error) {
 		c.Now = func() int64 { return time.Now().UnixMilli() }
 	}
 	for _, name := range append([]string{c.Prefix}, c.Rules...) {
-		if name == "" || strings.ContainsAny(name, ".*> \t\r\n") {
-			return nil, fmt.Errorf("guard: %q is not a prefix or rule: it cannot be part of a NATS subject", name)
+		if err := subscription.ValidateToken(name); err != nil {
+			return nil, fmt.Errorf("guard: %w", err)
 		}
 	}
 	g := &Guard{

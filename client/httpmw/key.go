@@ -18,6 +18,9 @@ type KeyFunc func(*http.Request) (key string, ok bool)
 // header, or with an empty one, has no key. One with the header twice is refused with 400, because the handler could
 // read the other value. A header that clients can set freely limits nobody: use one that a proxy in front has checked.
 func Header(name, prefix string) KeyFunc {
+	if http.CanonicalHeaderKey(name) == "Host" { // net/http moves it
+		return func(r *http.Request) (string, bool) { return prefix + r.Host, r.Host != "" }
+	}
 	return func(r *http.Request) (string, bool) {
 		values := r.Header.Values(name)
 		if len(values) > 1 {
@@ -50,7 +53,7 @@ func PathPrefix(prefix string, n int) KeyFunc {
 		if forwarded.HasDotDot(r.URL.Path) {
 			return "", true // the empty key cannot be counted
 		}
-		return prefix + forwarded.Segments(r.URL.Path, n), true
+		return prefix + forwarded.Segments(r.URL.Path, max(n, 0)), true
 	}
 }
 

@@ -82,6 +82,12 @@ func TestPathPrefixAndFirst(t *testing.T) {
 	if got, _ := key(request("@", "/v1/users/42", "X-Key", "7")); got != "user:7" {
 		t.Errorf("%q, want the header's", got)
 	}
+	if got, ok := httpmw.PathPrefix("path:", -1)(request("@", "/v1/users/42", "X-Key")); !ok || got != "path:/" {
+		t.Errorf("no segments: %q, %t", got, ok)
+	}
+	if got, ok := httpmw.Header("host", "site:")(request("@", "/", "X-Key")); !ok || got != "site:example.com" {
+		t.Errorf("the host: %q, %t", got, ok) // of httptest.NewRequest
+	}
 	if _, ok := httpmw.First()(&http.Request{}); ok {
 		t.Error("a key of nothing")
 	}

@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -27,6 +28,9 @@ import (
 	"github.com/streamcounter/streamcounter/client"
 	"github.com/streamcounter/streamcounter/client/grpcmw"
 )
+
+// grace is how long calls may take to end when the service stops.
+const grace = time.Second
 
 func main() {
 	listen := flag.String("listen", "127.0.0.1:9091", "where to listen")
@@ -71,6 +75,8 @@ func run(ctx context.Context, listen, server string, ready func(net.Addr)) error
 	defer cancel()
 	stopping.Go(func() {
 		<-ctx.Done()
+		force := time.AfterFunc(grace, s.Stop) // a health Watch never ends by itself
+		defer force.Stop()
 		s.GracefulStop()
 	})
 	ready(l.Addr())

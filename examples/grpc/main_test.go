@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -35,9 +36,17 @@ func TestService(t *testing.T) {
 	if status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("%v, want ResourceExhausted", err)
 	}
-	_ = conn.Close()
+	server.Close() // the policy admits from now on
+	watch, err := grpc_health_v1.NewHealthClient(conn).Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+	testkit.Must(t, err)
+	_, err = watch.Recv()
+	testkit.Must(t, err)
 	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
+	select {
+	case err := <-ended:
+		testkit.Must(t, err)
+	case <-time.After(time.Minute):
+		t.Error("an open stream holds up the stop")
 	}
+	_ = conn.Close()
 }
