@@ -2,9 +2,11 @@ package client_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func TestConfigIsChecked(t *testing.T) {
@@ -34,6 +36,24 @@ func TestReservationsThatCannotBe(t *testing.T) {
 	} {
 		if _, err := n.Reserve(t.Context(), bad); outcome(err) != api.NameOf(api.ErrBadRequest) {
 			t.Errorf("reserve %+v: %v", bad, err)
+		}
+	}
+}
+
+// Local counts by the clock of the configuration.
+func TestTheClockOfLocal(t *testing.T) {
+	now := int64(1_700_000_000_000)
+	one := client.Rule{Name: "mine", Limits: []client.Limit{{Units: 1, Per: time.Minute}}}
+	n := newClient(t, &storyServer{answers: []string{"away"}}, client.Config{Policy: client.Local, Retries: -1,
+		RuleOf: func(string) (client.Rule, bool) { return one, true }, Now: func() int64 { return now }})
+	for _, x := range []struct{ passes, wait, empty int64 }{{0, 0, 60_000}, {15_000, 45_000, 45_000},
+		{45_000, 0, 60_000}} {
+		now += x.passes
+		a, err := n.Check(t.Context(), api.CheckRequest{Key: "k"})
+		testkit.Must(t, err)
+		want := api.WindowState{Limit: 1, WindowMs: 60_000, Used: 1, EmptyMs: x.empty, NextFreeMs: x.empty}
+		if a.RetryAfterMs != x.wait || len(a.Windows) != 1 || a.Windows[0] != want {
+			t.Errorf("%+v, want a wait of %d ms and %+v", a, x.wait, want)
 		}
 	}
 }
