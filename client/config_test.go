@@ -40,19 +40,20 @@ func TestReservationsThatCannotBe(t *testing.T) {
 	}
 }
 
-// Local counts by the clock of the configuration.
+// Local counts by the clock of the configuration, and says when its windows have room.
 func TestTheClockOfLocal(t *testing.T) {
 	now := int64(1_700_000_000_000)
-	one := client.Rule{Name: "mine", Limits: []client.Limit{{Units: 1, Per: time.Minute}}}
+	two := client.Rule{Name: "mine", Limits: []client.Limit{{Units: 2, Per: time.Minute}}}
 	n := newClient(t, &storyServer{answers: []string{"away"}}, client.Config{Policy: client.Local, Retries: -1,
-		RuleOf: func(string) (client.Rule, bool) { return one, true }, Now: func() int64 { return now }})
-	for _, x := range []struct{ passes, wait, empty int64 }{{0, 0, 60_000}, {15_000, 45_000, 45_000},
-		{45_000, 0, 60_000}} {
+		RuleOf: func(string) (client.Rule, bool) { return two, true }, Now: func() int64 { return now }})
+	for _, x := range []struct{ passes, used, wait, next, empty int64 }{{0, 1, 0, 60_000, 60_000},
+		{15_000, 2, 0, 45_000, 60_000}, {15_000, 2, 30_000, 30_000, 45_000}, {30_000, 2, 0, 15_000, 60_000}} {
 		now += x.passes
 		a, err := n.Check(t.Context(), api.CheckRequest{Key: "k"})
 		testkit.Must(t, err)
-		want := api.WindowState{Limit: 1, WindowMs: 60_000, Used: 1, EmptyMs: x.empty, NextFreeMs: x.empty}
-		if a.RetryAfterMs != x.wait || len(a.Windows) != 1 || a.Windows[0] != want {
+		want := api.WindowState{Limit: 2, WindowMs: 60_000, Used: x.used, Remaining: 2 - x.used, EmptyMs: x.empty,
+			NextFreeMs: x.next}
+		if a.Rule != "mine" || a.RetryAfterMs != x.wait || len(a.Windows) != 1 || a.Windows[0] != want {
 			t.Errorf("%+v, want a wait of %d ms and %+v", a, x.wait, want)
 		}
 	}
