@@ -43,7 +43,8 @@ type story struct {
 	calls func() int // scripts since the last step
 	ran   int        // scripts in the last step
 	held  string     // the last reservation
-	late  func()     // an answer of Redis that comes late
+	got   api.CheckAnswer
+	late  func() // an answer of Redis that comes late
 }
 
 const beginning = 1_700_000_000_000
@@ -142,6 +143,7 @@ func (s *story) steps() map[string]func(args) []string {
 		"calls":      said(func(args) any { return s.ran }), // scripts that Redis ran for the step before
 		"remembered": said(func(args) any { return s.one.denials.keys.Len() }),
 		"metrics":    said(func(args) any { return s.metrics() }),
+		"windows":    said(func(args) any { return s.windows() }), // of the answer to the last check
 		"activity":   said(func(args) any { return fmt.Sprint("answers ", s.answers, ", units ", s.units) }),
 		"leases":     said(func(args) any { return s.leasedKeys() }),
 		// Whether a call of an old denial would wait for marks.
@@ -266,6 +268,15 @@ func (s *story) metrics() string {
 	return strings.Join(out, ", ")
 }
 
+func (s *story) windows() string {
+	at := func(ms int64) time.Duration { return time.Duration(s.clock+ms-beginning) * time.Millisecond }
+	text := fmt.Sprintf("rule %s, cost %d", s.got.Rule, s.got.Cost)
+	for _, w := range s.got.Windows {
+		text += fmt.Sprintf(", %d remaining, next free at %v, empty at %v", w.Remaining, at(w.NextFreeMs), at(w.EmptyMs))
+	}
+	return text
+}
+
 var times = regexp.MustCompile(`^(\d+)x$`)
 
 // request reads a key with what else a check has, and returns the context for it.
@@ -303,6 +314,7 @@ func (s *story) check(a args) (out []string) {
 		r.Key = strings.ReplaceAll(r.Key, "#", strconv.Itoa(i))
 		got, err := s.one.Check(ctx, r)
 		s.one.leases.Wait()
+		s.got = got
 		text := s.told(got, err, m != nil)
 		if equal++; text != before {
 			before, equal = text, 1

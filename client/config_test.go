@@ -2,9 +2,11 @@ package client_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/client"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 func TestConfigIsChecked(t *testing.T) {
@@ -34,6 +36,25 @@ func TestReservationsThatCannotBe(t *testing.T) {
 	} {
 		if _, err := n.Reserve(t.Context(), bad); outcome(err) != api.NameOf(api.ErrBadRequest) {
 			t.Errorf("reserve %+v: %v", bad, err)
+		}
+	}
+}
+
+// Local counts by the clock of the configuration, and says when its windows have room.
+func TestTheClockOfLocal(t *testing.T) {
+	now := int64(1_700_000_000_000)
+	two := client.Rule{Name: "mine", Limits: []client.Limit{{Units: 2, Per: time.Minute}}}
+	n := newClient(t, &storyServer{answers: []string{"away"}}, client.Config{Policy: client.Local, Retries: -1,
+		RuleOf: func(string) (client.Rule, bool) { return two, true }, Now: func() int64 { return now }})
+	for _, x := range []struct{ passes, used, wait, next, empty int64 }{{0, 1, 0, 60_000, 60_000},
+		{15_000, 2, 0, 45_000, 60_000}, {15_000, 2, 30_000, 30_000, 45_000}, {30_000, 2, 0, 15_000, 60_000}} {
+		now += x.passes
+		a, err := n.Check(t.Context(), api.CheckRequest{Key: "k"})
+		testkit.Must(t, err)
+		want := api.WindowState{Limit: 2, WindowMs: 60_000, Used: x.used, Remaining: 2 - x.used, EmptyMs: x.empty,
+			NextFreeMs: x.next}
+		if a.Rule != "mine" || a.RetryAfterMs != x.wait || len(a.Windows) != 1 || a.Windows[0] != want {
+			t.Errorf("%+v, want a wait of %d ms and %+v", a, x.wait, want)
 		}
 	}
 }

@@ -139,11 +139,11 @@ func (s *story) end() {
 }
 
 // newClient makes a client: timeout, retries, policy, policies (of rules), instances, denials, unknown, unmatched,
-// max-wait, known, local, no-keys, releases, rule-of.
+// max-wait, known, local, no-keys, releases, rule-of; plain: its server takes no idempotency keys.
 func (s *story) newClient(settings []string) {
 	s.server = &storyServer{story: s, answers: []string{"allows"}, released: map[string]chan struct{}{}}
 	s.began = time.Now()
-	c := client.Config{OnFallback: s.server.onFallback}
+	c, server := client.Config{OnFallback: s.server.onFallback}, client.Checker(s.server)
 	for _, setting := range settings {
 		name, value, _ := strings.Cut(setting, "=")
 		number, _ := strconv.Atoi(value)
@@ -162,6 +162,8 @@ func (s *story) newClient(settings []string) {
 			c.UnmatchedKeys = policies[value]
 		case "no-keys":
 			c.NoIdempotency = true
+		case "plain":
+			server = struct{ client.Checker }{s.server}
 		case "releases":
 			c.Releases = s.server
 		case "rule-of":
@@ -174,7 +176,7 @@ func (s *story) newClient(settings []string) {
 				"known": &c.KnownKeys, "local": &c.LocalKeys}[name] = number
 		}
 	}
-	s.client = newClient(s.t, s.server, c)
+	s.client = newClient(s.t, server, c)
 }
 
 // call makes a call: check, all, each, peek, reserve, commit, renew, cancel, acquire, wait; for a caller with a slot

@@ -22,6 +22,7 @@ import (
 //	denies 60s 10/1m       and charges with "charging"; "replayed", "cache" and "operator" are of the answer too
 //	away, lost, silent     not sent, no answer after it was sent, no answer until the caller gives up
 //	error NAME             as problems name it
+//	foreign                an answer of something that is no such server
 //	hangs-up               allows, and all callers leave before they have the answer
 //
 // "in 5ms" is the time of an answer; "for-all" makes CheckEach fail as a whole. The next call gets the next answer, and
@@ -96,6 +97,8 @@ func (s *storyServer) CheckAll(ctx context.Context, reqs []api.CheckRequest) (al
 	case "silent":
 		<-ctx.Done()
 		err = transport.Lost(ctx.Err())
+	case "foreign":
+		err = fmt.Errorf("%w: %w", api.ErrNoAnswer, errGone)
 	case "error":
 		err = fmt.Errorf("%w: so it is", api.ErrorNamed(api.ProblemPrefix+words[1]))
 	case "hangs-up":

@@ -41,7 +41,7 @@ import (
 //	run CHECK; CHECK...         callers check at the same time; each CHECK is as above, without the word check
 //	bring KEY LIMIT [COST]      a caller checks the key under a limit per 10 s that it brings itself
 //	peek KEY                    the state of the key
-//	refund KEY UNITS            units are given back
+//	refund KEY UNITS [LIMIT]    units are given back, under a limit that the caller brings, if it has one
 //	reset KEY                   the key is reset
 //	reserve ID UNITS TTL KEY... units of each key are reserved
 //	commit ID COST              a reservation is committed, with the cost of each key
@@ -200,7 +200,11 @@ func (y *story) run(words []string, input string) []string {
 	case "peek":
 		return []string{standing(y.rules.Match(of[0]), y.peek(of[0]))}
 	case "refund":
-		given, _, err := y.store.store.Refund(y.t.Context(), y.rules.Match(of[0]), of[0], y.number(of[1]))
+		plan := y.rules.Match(of[0])
+		if of[2] != "" {
+			plan = y.brought(of[0], of[2], 1).Plan
+		}
+		given, _, err := y.store.store.Refund(y.t.Context(), plan, of[0], y.number(of[1]))
 		testkit.Must(y.t, err)
 		return []string{fmt.Sprintf("%d given back", given)}
 	case "reset":
