@@ -87,7 +87,11 @@ var errForAll = errors.New("for all")
 func (s *storyServer) CheckAll(ctx context.Context, reqs []api.CheckRequest) (all api.ChecksAnswer, err error) {
 	words := s.next(ctx)
 	if i := slices.Index(words, "in"); i > 0 {
-		time.Sleep(duration(s.story.t, words[i+1]))
+		select {
+		case <-time.After(duration(s.story.t, words[i+1])):
+		case <-ctx.Done():
+			return all, transport.Lost(ctx.Err())
+		}
 	}
 	switch words[0] {
 	case "away":
