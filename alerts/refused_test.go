@@ -22,7 +22,8 @@ func TestWhatIsNoTransitionIsNotPublished(t *testing.T) {
 	} {
 		bad := good
 		change(&bad)
-		if err := w.publisher.Publish(t.Context(), []api.Transition{good, bad}, 0); !errors.Is(err, api.ErrBadTransition) {
+		err := w.publisher.Publish(t.Context(), []api.Transition{good, bad}, 0)
+		if !errors.Is(err, api.ErrBadTransition) {
 			t.Errorf("%s: %v, want a bad transition", name, err)
 		}
 	}

@@ -41,8 +41,9 @@ type outage struct {
 const outageAfter = time.Second
 
 func newOutage(log *slog.Logger, rules func() *windows.Rules) *outage {
-	return &outage{log: log, lines: rate.NewLimiter(rate.Every(time.Minute), 10), rules: rules, after: func(d time.Duration, f func()) { time.AfterFunc(d, f) },
-		open: map[int]bool{}, decided: map[windows.OnError]int{}}
+	return &outage{log: log, lines: rate.NewLimiter(rate.Every(time.Minute), 10), rules: rules,
+		after: func(d time.Duration, f func()) { time.AfterFunc(d, f) }, open: map[int]bool{},
+		decided: map[windows.OnError]int{}}
 }
 
 // byPolicy counts checks that on_error decided because of an error, one per request. A refusal, such as WRONGTYPE, need

@@ -272,7 +272,8 @@ func (s *story) windows() string {
 	at := func(ms int64) time.Duration { return time.Duration(s.clock+ms-beginning) * time.Millisecond }
 	text := fmt.Sprintf("rule %s, cost %d", s.got.Rule, s.got.Cost)
 	for _, w := range s.got.Windows {
-		text += fmt.Sprintf(", %d remaining, next free at %v, empty at %v", w.Remaining, at(w.NextFreeMs), at(w.EmptyMs))
+		text += fmt.Sprintf(", %d remaining, next free at %v, empty at %v", w.Remaining, at(w.NextFreeMs),
+			at(w.EmptyMs))
 	}
 	return text
 }

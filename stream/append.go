@@ -32,7 +32,7 @@ type Log struct {
 	keys      *Keys
 	retention time.Duration
 	now       func() time.Time
-	verified  atomic.Bool // see verify
+	verified  atomic.Bool // see Verify
 }
 
 // NewLog returns a Log. It returns an error for a retention below MinRetention, and for a
@@ -97,7 +97,7 @@ func (l *Log) append(ctx context.Context, items []item) Outcome {
 	if ctx.Err() != nil {
 		return refused(items, context.Cause(ctx))
 	}
-	if err := l.verify(ctx); err != nil {
+	if err := l.Verify(ctx); err != nil {
 		return refused(items, err)
 	}
 	byPartition := make([][]item, l.keys.Partitions)

@@ -61,10 +61,10 @@ func CheckMeta(ctx context.Context, c redis.Cmdable, k *Keys) error {
 	return nil
 }
 
-// verify compares the log's numbers with those of the prefix until they were equal once: nobody reads what is appended
-// to further partitions. Until the first work or serve there is nothing to compare. A user who may not read the
-// numbers appends without.
-func (l *Log) verify(ctx context.Context) error {
+// Verify compares the log's numbers with those of the prefix until they were equal once: nobody reads what is appended
+// to further partitions. Append calls it; call it before to find a mistake at the start. Until the first work or serve
+// there is nothing to compare. A user who may not read the numbers appends without.
+func (l *Log) Verify(ctx context.Context) error {
 	if l.verified.Load() {
 		return nil
 	}

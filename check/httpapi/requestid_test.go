@@ -41,11 +41,11 @@ func TestRequestIDsInTheLog(t *testing.T) {
 	}
 }
 
-// What Redis refuses is in the answer and in the log, with the command that the process's user may not run. Many such
+// A refusal by Redis is in the answer and in the log, with the command that the process's user may not run. Many such
 // requests write a few lines.
 func TestRefusalsOfRedisAreLogged(t *testing.T) {
 	for refusal, want := range map[string]string{
-		"NOPERM User serve has no permissions to run the 'scan' command": "Redis refuses the command scan to the user serve",
+		"NOPERM User serve has no permissions to run the 'scan' command": "refuses the command scan to the user serve",
 		"WRONGTYPE Operation against a key of another type":              "Redis refuses it: WRONGTYPE",
 		"OOM command not allowed when used memory > 'maxmemory'":         "Redis refuses it: OOM",
 	} {
@@ -70,7 +70,8 @@ func TestRefusalsOfRedisAreLogged(t *testing.T) {
 			}
 		}
 		got := text.String()
-		if lines := strings.Count(got, "level=ERROR"); lines < 10 || lines > 14 || !strings.Contains(got, refusal[:20]) {
+		lines := strings.Count(got, "level=ERROR")
+		if lines < 10 || lines > 14 || !strings.Contains(got, refusal[:20]) {
 			t.Errorf("%d lines of 15, want 10, or a few more if this took minutes:\n%s", lines, got)
 		}
 	}

@@ -32,7 +32,7 @@ import (
 //	$ Retry-After: 60         a header of the answer
 //	other > GET …             the same of a second process, which has heard of all overrides
 //	gone > GET …              the same of a process whose Redis is away
-//	guarded > GET …           the same with the tokens of access's example file; TOKEN:name in a header is one of them
+//	guarded > GET …           the same with the tokens of access's example file; a header has one as TOKEN:name
 //	used user:1: 9            what a key has used of its first window
 //	events a 5, b 1           what has been appended since the last such line: key, count, and id if there is one
 //	outbox user:1: …          what is to be published of a key
@@ -40,8 +40,8 @@ import (
 //	sweep                     a worker comes by
 //	metrics events{} 2, …     the counters of this process and of the one whose Redis is away
 //	lives k: 10m0s            how long Redis keeps the memory of an Idempotency-Key, rounded up to minutes
-//	foreign events user:1 …   Redis has this text in place of the events of a key's partition, or of the memory of an
-//	                          Idempotency-Key; foreign list idempotency k a list
+//	foreign events user:1 …   Redis has this text in place of the events of a key's partition, or of what an
+//	                          Idempotency-Key remembers; foreign list idempotency k a list
 //	overview 10               the lists of the page, with up to so many entries
 //	activity user 2+1         checks of a rule that were admitted and denied, published as the page reads them
 //

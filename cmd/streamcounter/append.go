@@ -204,6 +204,9 @@ func openEventLog(ctx context.Context, c *settings.Config) (log *stream.Log, cli
 	if err = settings.Blame("prefix", stream.CheckMeta(ctx, client, keys)); err == nil {
 		log, err = stream.NewLog(client, keys, c.Stream.Retention)
 	}
+	if err == nil {
+		err = log.Verify(ctx)
+	}
 	if err != nil {
 		_ = client.Close()
 	}

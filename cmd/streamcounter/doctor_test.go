@@ -61,7 +61,8 @@ func TestDoctorExitCodes(t *testing.T) {
 		wantFinding(t, r, x.check, x.severity, x.says)
 	}
 	expect(t, "doctor --redis "+clean+" --nats=", 0, "\nok       redis.maxmemory-policy", " 0 problems\n")
-	expect(t, "doctor --redis "+strings.Replace(clean, "//", "//serve:wrong@", 1)+" --nats=", 2, "fix: correct the user")
+	wrong := strings.Replace(clean, "//", "//serve:wrong@", 1)
+	expect(t, "doctor --redis "+wrong+" --nats=", 2, "fix: correct the user")
 }
 
 // Servers accept connections and do not answer: doctor still ends within seconds.

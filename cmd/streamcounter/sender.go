@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -66,7 +67,8 @@ func longer(wait time.Duration) time.Duration { return min(2*wait, time.Second) 
 
 // waits reports whether the refused events will be sent again: Redis may store them later.
 func (s *sender) waits(out stream.Outcome) bool {
-	return len(out.Refused) > 0 && !redisclient.IsRefusal(out.Err) && s.again.Err() == nil
+	return len(out.Refused) > 0 && !redisclient.IsRefusal(out.Err) && !errors.Is(out.Err, stream.ErrMismatch) &&
+		s.again.Err() == nil
 }
 
 // resent returns the outcome of events whose refused ones were sent again. A refused event can be merged from several,

@@ -60,7 +60,8 @@ func TestHeadersHaveTheTightestPoliciesOnceAndAreBounded(t *testing.T) {
 		var kept, left []int64
 		for name, want := range least {
 			q, limited := number(t, h, "RateLimit-Policy", name, "q")
-			if r, found := number(t, h, "RateLimit", name, "r"); found != limited || found && (r != want || q != want+1) {
+			r, found := number(t, h, "RateLimit", name, "r")
+			if found != limited || found && (r != want || q != want+1) {
 				t.Fatalf("%s: q=%d, r=%d, want %d and %d: %v", name, q, r, want+1, want, h)
 			}
 			if limited {

@@ -69,7 +69,8 @@ func TestFailedHandshakesAreLoggedOnce(t *testing.T) {
 func TestNotReadyBecauseRedisRefuses(t *testing.T) {
 	var log bytes.Buffer
 	server, reg := streamtest.EmbeddedRedis(t), prometheus.NewRegistry()
-	n := &node{log: slog.New(slog.NewTextHandler(&log, nil)), redis: streamtest.Connect(t, server.Addr()), registry: reg}
+	n := &node{log: slog.New(slog.NewTextHandler(&log, nil)), redis: streamtest.Connect(t, server.Addr()),
+		registry: reg}
 	n.redisMetrics()
 	wantConnected(t, reg, 1)
 	server.SetError("MISCONF Errors writing to the AOF file")

@@ -64,8 +64,8 @@ func (n *node) openRedis(ctx context.Context) error {
 	return n.counter.RecordRules(ctx, n.rules.Rules())
 }
 
-// redisMetrics registers a gauge that shows whether Redis answers. Each scrape asks Redis. On a Cluster all masters must
-// answer, because on_error decides the keys of a master that is away; /readyz is content with one.
+// redisMetrics registers a gauge that shows whether Redis answers. Each scrape asks Redis. On a Cluster all masters
+// must answer, because on_error decides the keys of a master that is away; /readyz is content with one.
 func (n *node) redisMetrics() {
 	connectedGauge(n.registry, "redis", "1 while Redis answers this process, on a Cluster all masters, else 0.",
 		func() bool {
