@@ -36,8 +36,8 @@ func TestErrorsThatAreNotOurs(t *testing.T) {
 	defer other.Close()
 	for _, command := range []string{"check user:1", "keys show user:1"} {
 		for url, says := range map[string]string{
-			"http://" + strings.TrimPrefix(secure.URL, "https://"): "the server answered 400 Bad Request: \"Client sent " +
-				"an HTTP request to an HTTPS server.\"; give --http https://HOST:PORT, or --http-ca\n",
+			"http://" + strings.TrimPrefix(secure.URL, "https://"): "the server answered 400 Bad Request: " +
+				"\"Client sent an HTTP request to an HTTPS server.\"; give --http https://HOST:PORT, or --http-ca\n",
 			other.URL: "the server answered 502 Bad Gateway: \"<html>\\n<body>no upstream</body>",
 		} {
 			text := expect(t, command+" --http "+url, failure, says)
