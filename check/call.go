@@ -154,7 +154,7 @@ func requestsOf(rules *windows.Rules, reqs []api.CheckRequest) ([]Request, error
 			}
 			return nil, err
 		}
-		out[i] = Request{Plan: rules.MatchWithoutOverride(r.Key), Key: r.Key, Cost: cost, Mode: r.Mode,
+		out[i] = Request{Plan: rules.MatchAsWritten(r.Key), Key: r.Key, Cost: cost, Mode: r.Mode,
 			Values: r.Values}
 	}
 	return out, nil

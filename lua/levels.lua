@@ -183,9 +183,9 @@ end
 -- renews a level that continues. A changed rule applies at once, whatever `until` and the hold are. (If the use is
 -- below a level before its end, a process with another rule has raised it, or the rule now counts something else.)
 local function lower(s, rule, w, same_algorithm)
-  local window, stands, penalty = w.window, top_of(w), rule.shadow and 0 or denied_until(s)
+  local window, stands, denied = w.window, top_of(w), rule.shadow and 0 or denied_until(s)
   local rule_changed = not same_algorithm or w.limit ~= window.limit or
-    w.reached < stands and max(s.now, stands == 100 and penalty or 0) < w.till
+    w.reached < stands and max(s.now, stands == 100 and denied or 0) < w.till
   for _, r in ipairs(w.raised) do rule_changed = rule_changed or not window.has[r.pct] end
   local ends = max(w.till, w.moved + rule.hold)
   if s.now < ends and not rule_changed then return end

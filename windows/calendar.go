@@ -282,6 +282,11 @@ func (w Window) overlaps(o Window) bool {
 	return least <= otherMost && otherLeast <= most
 }
 
+// PerFields returns the window's span, and the zone and the start of its periods, in the form of a rules file.
+func (w Window) PerFields() (per, zone, starts string) {
+	return w.PerText(), w.Calendar.Zone, w.Calendar.StartsText()
+}
+
 // PerText returns the window's span in the form of a rules file.
 func (w Window) PerText() string {
 	if w.Calendar.Unit != "" {

@@ -56,12 +56,12 @@ type replacement struct {
 	exempt  *Rule // the rule that would decide, if the override exempts the key
 }
 
-// MatchWithoutOverride returns the plan of a key without overrides.
-func (r *Rules) MatchWithoutOverride(key string) *Plan { return r.match(key) }
+// MatchAsWritten returns the plan of a key without overrides.
+func (r *Rules) MatchAsWritten(key string) *Plan { return r.match(key) }
 
-// WithoutOverride returns the plan without the override that has made this one, which may be nil. If no override has
+// AsWritten returns the plan without the override that has made this one, which may be nil. If no override has
 // made it, it is the plan itself.
-func (p *Plan) WithoutOverride() *Plan {
+func (p *Plan) AsWritten() *Plan {
 	if p == nil || p.written == nil {
 		return p
 	}
@@ -113,7 +113,7 @@ func (r *Rules) Apply(plan *Plan, key string) (*Plan, *overrides.Override) {
 	if o == nil {
 		return plan, nil
 	}
-	written := plan.WithoutOverride()
+	written := plan.AsWritten()
 	return r.changed.plan(changeStep{written, o.Effect()}, func() *Plan {
 		return r.change(written, o.Effect().Value())
 	}), o

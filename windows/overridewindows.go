@@ -73,7 +73,7 @@ func (r *Rules) Effect(o api.Override) (e api.OverrideEffect) {
 		}
 		return e
 	}
-	plan := r.MatchWithoutOverride(o.Key)
+	plan := r.MatchAsWritten(o.Key)
 	if plan == nil {
 		e.Warnings = append(e.Warnings, fmt.Sprintf("no rule matches the key %s; %s", api.Shorten(o.Key), r.matches()))
 		return e
@@ -154,7 +154,7 @@ func (r *Rules) ValidateOverride(o *api.Override) error {
 		return bad("%s: %s", f.at, f.msg)
 	}
 	if o.Key != "" {
-		plan := r.MatchWithoutOverride(o.Key)
+		plan := r.MatchAsWritten(o.Key)
 		if plan == nil || plan.Live == nil {
 			return bad("windows: no rule matches the key %s, so nothing says how it is counted; give it a rule (%s)",
 				api.Shorten(o.Key), r.matches())

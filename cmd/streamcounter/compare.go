@@ -238,19 +238,7 @@ func readTrace(cmd *cobra.Command, path string, form logForm, isLog bool, limits
 	}
 	defer in.Close()
 	if isLog {
-		rejected, skipped := 0, 0
-		t, err := compare.ReadLog(name, in, func(line string) (time.Time, compare.Request, bool, error) {
-			at, r, skip, err := form.timed(line)
-			if skip {
-				skipped += withoutUser(line)
-			}
-			return at, r, skip, err
-		}, func(n int, err error) {
-			rejected++
-			reportRejected(cmd.ErrOrStderr(), rejected, fmt.Sprintf("%s:%d", name, n), err)
-		})
-		reportSkipped(cmd.ErrOrStderr(), skipped)
-		return t, err
+		return form.trace(name, in, cmd.ErrOrStderr())
 	}
 	smallest := int64(windows.MaxLimit)
 	for _, w := range limits {

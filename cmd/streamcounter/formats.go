@@ -93,6 +93,23 @@ func (f logForm) timed(line string) (at time.Time, r compare.Request, skip bool,
 	return at, compare.Request{Key: e.Key, Cost: 1, Values: e.Values}, false, nil
 }
 
+// trace reads a log as a trace. It reports lines that cannot be read, and how many were skipped.
+func (f logForm) trace(name string, in io.Reader, messages io.Writer) (compare.Trace, error) {
+	rejected, skipped := 0, 0
+	t, err := compare.ReadLog(name, in, func(line string) (time.Time, compare.Request, bool, error) {
+		at, r, skip, err := f.timed(line)
+		if skip {
+			skipped += withoutUser(line)
+		}
+		return at, r, skip, err
+	}, func(n int, err error) {
+		rejected++
+		reportRejected(messages, rejected, fmt.Sprintf("%s:%d", name, n), err)
+	})
+	reportSkipped(messages, skipped)
+	return t, err
+}
+
 // withoutUser returns 1 for a skipped line that is not blank: it has no user. It returns 0 for a blank one.
 func withoutUser(line string) int { return min(1, len(strings.TrimSpace(line))) }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"strconv"
 	"strings"
 	"time"
@@ -72,12 +71,11 @@ func fieldsOf(list []*windows.Rule) []ruleFields {
 }
 
 func windowFieldsOf(w windows.Window) windowFields {
-	f := windowFields{Limit: w.Limit, Zone: w.Calendar.Zone, Starts: w.Calendar.StartsText(), Algorithm: w.Algorithm,
-		Distinct: w.Distinct, Hash: !w.Hash.IsZero(), ValueFrom: w.ValueFrom, PublishValues: w.PublishValues}
+	f := windowFields{Limit: w.Limit, Algorithm: w.Algorithm, Distinct: w.Distinct, Hash: !w.Hash.IsZero(),
+		ValueFrom: w.ValueFrom, PublishValues: w.PublishValues}
+	f.Per, f.Zone, f.Starts = w.PerFields()
 	if w.InFlight {
-		f.InFlight = windows.FormatDuration(w.Per)
-	} else {
-		f.Per = cmp.Or(w.Calendar.Unit, windows.FormatDuration(w.Per))
+		f.Per, f.InFlight = "", f.Per
 	}
 	if words := w.Normalize.String(); words != "" {
 		f.Normalize = strings.Split(words, ",")

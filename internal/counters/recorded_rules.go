@@ -63,7 +63,7 @@ func (s *Redis) setChanged(ms int64, rules *windows.Rules) {
 // before they are recorded, and Redis may not answer then. Until they are recorded, they count as just changed.
 func (s *Redis) noticePlan(plan *windows.Plan) {
 	recorded := s.rules.Load()
-	plan = plan.WithoutOverride()
+	plan = plan.AsWritten()
 	if plan == nil || recorded == nil {
 		return
 	}

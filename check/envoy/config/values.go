@@ -35,7 +35,7 @@ func withValues(rules *windows.Rules, domain string, d *commonv3.RateLimitDescri
 
 // first returns the rule that decides a key, or else the first shadow rule; nil if no rule matches.
 func first(rules *windows.Rules, key string) *windows.Rule {
-	if plan := rules.MatchWithoutOverride(key); plan != nil {
+	if plan := rules.MatchAsWritten(key); plan != nil {
 		return plan.Rules()[0]
 	}
 	return nil
