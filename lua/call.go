@@ -32,7 +32,7 @@ type Caller struct {
 // NewCaller returns a Caller for a client.
 func NewCaller(c redis.UniversalClient) *Caller { return &Caller{client: c} }
 
-// Client returns the client of NewServer.
+// Client returns the client of NewCaller.
 func (s *Caller) Client() redis.UniversalClient { return s.client }
 
 // How long calls run as scripts after a server has refused functions: because it has no Redis Functions, because the
