@@ -135,6 +135,7 @@ var errUnknown = errors.New("no answer of Redis")
 // checkValues asks the server. It records denials too, because the log has granted checks only.
 func (d *driver) checkValues(ctx context.Context, asker asker, random *rand.Rand) {
 	ledger := d.record.ledger
+	_, cluster := d.s.admin.(*redis.ClusterClient)
 	for n := 0; pause.For(ctx, 15*time.Millisecond); n++ {
 		var checks []check
 		var counted []string
@@ -154,6 +155,8 @@ func (d *driver) checkValues(ctx context.Context, asker asker, random *rand.Rand
 			case answers[i] == granted:
 				d.noteOne(c.key, c.cost, nil)
 				d.valued.Add(1)
+			case cluster && len(checks) > 1: // a denied call can have charged keys of some shards
+				d.noteOne(c.key, c.cost, errUnknown)
 			case !stepped && len(checks) == 1: // of several, another may have been denied
 				d.record.mu.Lock()
 				d.record.denials = append(d.record.denials, denial{c.key, counted[i], began, ended})
