@@ -183,9 +183,9 @@ end
 -- renews a level that continues. A changed rule applies at once, whatever `until` and the hold are. (If the use is
 -- below a level before its end, a process with another rule has raised it, or the rule now counts something else.)
 local function lower(s, rule, w, same_algorithm)
-  local window, stands, denied = w.window, top_of(w), rule.shadow and 0 or denied_until(s)
-  local rule_changed = not same_algorithm or w.limit ~= window.limit or
-    w.reached < stands and max(s.now, stands == 100 and denied or 0) < w.till
+  local window, top = w.window, top_of(w)
+  local denied = top == 100 and not rule.shadow and denied_until(s) or 0
+  local rule_changed = not same_algorithm or w.limit ~= window.limit or w.reached < top and max(s.now, denied) < w.till
   for _, r in ipairs(w.raised) do rule_changed = rule_changed or not window.has[r.pct] end
   local ends = max(w.till, w.moved + rule.hold)
   if s.now < ends and not rule_changed then return end
@@ -194,7 +194,7 @@ local function lower(s, rule, w, same_algorithm)
   w.falls = function(pct) return pct > reached or not window.has[pct] end
   w.fell = rule_changed and s.now or min(ends, s.now)
   if reached > 0 then w.till = ends_at(s, rule, w.index, reached, w.threshold) end
-  if reached == stands and not rule_changed then w.moved = s.now end
+  if reached == top and not rule_changed then w.moved = s.now end
 end
 
 -- release writes that the key is no longer throttled. `said` is the throttle decision that was published.
@@ -244,14 +244,14 @@ local function publish_decision(x, list)
 end
 
 -- move makes the levels of a key end earlier, because units were given back, or at the end of the period that a
--- changed rule has: only a meter by_clock has periods.
+-- changed rule has: only a meter by_clock has periods. (lower ends the levels above the use of a period.)
 local function move(s, rule, list)
   for _, w in ipairs(list) do
-    local m = s.meters[s.plan.meter_of[w.index]]
-    if s.refunded or m and m.meter.by_clock then
-      local ends = w.reached < top_of(w) and s.now or free_at(s, w.index, w.threshold - 1)
-      if top_of(w) == 100 and not rule.shadow then ends = max(ends, denied_until(s)) end
-      w.till = (s.refunded or w.reached < top_of(w)) and min(w.till, ends) or ends
+    local m, top = s.meters[s.plan.meter_of[w.index]], top_of(w)
+    if s.refunded or m and m.meter.by_clock and w.reached == top then
+      local ends = w.reached < top and s.now or free_at(s, w.index, w.threshold - 1)
+      if top == 100 and not rule.shadow then ends = max(ends, denied_until(s)) end
+      w.till = s.refunded and min(w.till, ends) or ends
     end
   end
 end
