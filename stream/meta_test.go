@@ -15,8 +15,8 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// The workers read 8 partitions. What a producer with 16 appended to the others would stay there, and nobody would
-// know. It has the rights of a producer and no more: if Redis refused something, the package fails at its end.
+// The workers read 8 partitions. Nobody would read the events that a producer with 16 appends to the others. The user
+// of this producer has only the rights of a producer: if Redis refuses a command, the package fails at its end.
 func TestAProducerOfOtherPartitionsThanTheWorkers(t *testing.T) {
 	url := streamtest.RedisAs(t, "producer")
 	c, work := streamtest.Connect(t, url), streamtest.Connect(t, streamtest.Redis(t))

@@ -39,8 +39,8 @@ func (r *Rule) CountedAnew(before *Rule) (list []Window) {
 	return list
 }
 
-// Kept returns how far back the data that the rule `before` stored for a window reach. It returns 0 if the rule stored
-// nothing that the window reads, or if the window's algorithm counts each window by itself.
+// Kept returns how far back the data of a window reach that the rule `before` has stored. It returns 0 if that rule
+// has stored no data for the window, or if the window's algorithm keeps separate data for each window.
 func (r *Rule) Kept(before *Rule, w Window) (kept time.Duration) {
 	algorithm := r.AlgorithmOf(w)
 	if !lua.IsExact(algorithm) && algorithm != lua.Distinct {

@@ -166,8 +166,8 @@ func TestReleased(t *testing.T) {
 	}
 }
 
-// A change is one of the key: a rule's end is none while another rule throttles the key. What expires is released,
-// even if a message comes before the sweep.
+// OnChange reports changes of keys. It does not report the end of one rule's throttle while another rule throttles the
+// key. It reports the release of a decision that has expired, even if a message comes before the sweep.
 func TestChangesOfAKey(t *testing.T) {
 	const throttled, released = api.StateThrottled, api.StateReleased
 	g, now := deaf(t, Config{OnChange: func(Change) {}})

@@ -75,7 +75,7 @@ func run(ctx context.Context, listen, server string, ready func(net.Addr)) error
 	defer cancel()
 	stopping.Go(func() {
 		<-ctx.Done()
-		force := time.AfterFunc(grace, s.Stop) // a health Watch never ends by itself
+		force := time.AfterFunc(grace, s.Stop) // only its caller ends a health Watch
 		defer force.Stop()
 		s.GracefulStop()
 	})

@@ -181,7 +181,7 @@ func (b *checkBatch) add(requests []Request) (bool, error) {
 			k = b.addKey(a)
 		case k.plan == a.Plan && len(a.Values) == 0:
 		case len(b.args.Calls) == 0 && k.plan != a.Plan:
-			return false, fmt.Errorf("key %s stands under two rules in one check, one of them %q",
+			return false, fmt.Errorf("key %s has two rules in one check, one of them %q",
 				api.Shorten(a.Key), a.Plan.Rules()[0].Name)
 		default: // a run has only one check of a key whose values count
 			return false, nil

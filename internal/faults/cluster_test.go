@@ -144,12 +144,12 @@ func (v *verdict) verifyStored(s *system) {
 			}
 		}
 		if !maps.Equal(counted, stored[key]) {
-			v.fail(key, "%s: %d events are counted, %d stand in the stream", key, len(counted), len(stored[key]))
+			v.fail(key, "%s: %d events are counted, %d are in the stream", key, len(counted), len(stored[key]))
 		}
 	}
 	for key := range stored {
 		if v.logs[key] == nil {
-			v.fail(key, "%s stands in the stream and has no count", key)
+			v.fail(key, "%s is in the stream and has no count", key)
 		}
 	}
 }
