@@ -19,8 +19,8 @@ import (
 
 // story is a client, the server that it asks, and the callers, in a bubble whose time passes when all of them wait.
 //
-// Each line is a step. `client SETTING=VALUE …` begins with another client and its server, `server ANSWER; …` gives the
-// next answers (see storyServer), and `sleep 9ms` lets time pass. The other steps are calls (see call). "N times"
+// Each line is a step. `client SETTING=VALUE …` begins with another client and its server. `server ANSWER; …` gives
+// the next answers (see storyServer), and `sleep 9ms` lets time pass. The other steps are calls (see call). "N times"
 // repeats a call. "a: " makes the caller a do it, while the story goes on. `leave a` ends the context of that caller.
 // The results follow as "> ".
 type story struct {
