@@ -99,12 +99,12 @@ func (o *others) settle() {
 	}
 	i := rapid.IntRange(0, len(o.open)-1).Draw(o.T, "which")
 	one := o.open[i]
-	op := rapid.SampledFrom([]lua.SettleOp{lua.Commit, lua.Cancel, lua.Renew}).Draw(o.T, "how")
+	op := rapid.SampledFrom([]reservations.SettleOp{reservations.Commit, reservations.Cancel, reservations.Renew}).Draw(o.T, "how")
 	charge := rapid.Int64Range(0, one.units).Draw(o.T, "charge")
 	_, err := reservations.New(o.other).Settle(context.Background(), o.rules, one.id, []int{o.other.Partition("k")}, op,
 		o.lasts("renewed for", 20, 300, 1500), func(string, int64) int64 { return charge })
 	testkit.Must(o.T, err)
-	if op != lua.Renew {
+	if op != reservations.Renew {
 		o.open = slices.Delete(o.open, i, i+1)
 	}
 }

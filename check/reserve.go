@@ -12,7 +12,6 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/reservations"
-	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -51,13 +50,13 @@ func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out 
 		return api.ReservationOfAll{}, err
 	}
 	switch got.State {
-	case lua.SettledBefore:
+	case reservations.SettledBefore:
 		return api.ReservationOfAll{}, fmt.Errorf("%w: reservation %s", api.ErrReservationSettled, id)
-	case lua.OtherRequest:
+	case reservations.OtherRequest:
 		return api.ReservationOfAll{}, errOtherReservation
 	}
 	d := decision{Verdict: got.Verdict, source: api.SourceRedis, outcome: "reserve_"}
-	d.Replayed = got.State == lua.StandsAlready
+	d.Replayed = got.State == reservations.StandsAlready
 	d.unasked = make([]bool, len(got.Items))
 	for i, state := range got.Items {
 		d.unasked[i] = state.Windows == nil

@@ -8,7 +8,6 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/reservations"
-	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -52,7 +51,7 @@ func (s *Service) Commit(ctx context.Context, id string, req api.CommitRequest) 
 		}
 		return units
 	}
-	return s.settle(ctx, id, lua.Commit, 0, cost)
+	return s.settle(ctx, id, reservations.Commit, 0, cost)
 }
 
 // validateFinal refuses a cost that a commit cannot charge. It may be 0.
@@ -105,7 +104,7 @@ func (s *Service) onShardsOf(ctx context.Context, id string, ask func(within con
 
 // Cancel frees all units that a reservation holds; nothing is charged. Otherwise it is like Commit.
 func (s *Service) Cancel(ctx context.Context, id string) (api.Settlement, error) {
-	return s.settle(ctx, id, lua.Cancel, 0, nil)
+	return s.settle(ctx, id, reservations.Cancel, 0, nil)
 }
 
 // Renew makes a reservation valid for ttl_ms from now; 0 means as long as before. Otherwise it is like Commit.
@@ -113,10 +112,10 @@ func (s *Service) Renew(ctx context.Context, id string, req api.RenewRequest) (a
 	if err := validateTTL(req.TTLMs, windows.MaxReservation, ""); err != nil && req.TTLMs != 0 {
 		return api.Settlement{}, err
 	}
-	return s.settle(ctx, id, lua.Renew, time.Duration(req.TTLMs)*time.Millisecond, nil)
+	return s.settle(ctx, id, reservations.Renew, time.Duration(req.TTLMs)*time.Millisecond, nil)
 }
 
-func (s *Service) settle(ctx context.Context, id string, op lua.SettleOp, ttl time.Duration,
+func (s *Service) settle(ctx context.Context, id string, op reservations.SettleOp, ttl time.Duration,
 	cost func(string, int64) int64,
 ) (out api.Settlement, err error) {
 	began := time.Now()
@@ -127,14 +126,14 @@ func (s *Service) settle(ctx context.Context, id string, op lua.SettleOp, ttl ti
 		one, err := s.held.Settle(within, rules, id, parts, op, ttl, cost)
 		one.Keys = append(got.Keys, one.Keys...)
 		got = one
-		return got.State == lua.Settled || got.State == lua.DoneBefore, err
+		return got.State == reservations.Settled || got.State == reservations.DoneBefore, err
 	})
 	if err != nil {
 		return api.Settlement{}, err
 	}
 	out = api.Settlement{ID: id, ExpiresMs: got.ExpiresMs, SettledMs: got.SettledMs, Keys: []api.KeyState{}}
 	for _, k := range got.Keys {
-		if op == lua.Renew { // which frees nothing: the units stay for longer
+		if op == reservations.Renew { // which frees nothing: the units stay for longer
 			s.denials.charged(k.Key, s.denials.now())
 		} else {
 			s.changed(k.Key, freed)
@@ -144,23 +143,23 @@ func (s *Service) settle(ctx context.Context, id string, op lua.SettleOp, ttl ti
 		}
 	}
 	switch got.State {
-	case lua.Unknown:
+	case reservations.Unknown:
 		return out, fmt.Errorf("%w: %s", api.ErrNoReservation, api.Shorten(id))
-	case lua.HasExpired:
+	case reservations.HasExpired:
 		return out, fmt.Errorf("%w: %s, at %s", api.ErrReservationExpired, api.Shorten(id),
 			time.UnixMilli(got.ExpiresMs).UTC().Format(time.RFC3339Nano))
-	case lua.WasCommitted, lua.WasCancelled:
+	case reservations.WasCommitted, reservations.WasCancelled:
 		was := "cancelled"
-		if got.State == lua.WasCommitted {
+		if got.State == reservations.WasCommitted {
 			was = "committed"
-			if op == lua.Commit {
+			if op == reservations.Commit {
 				was = "committed with another cost"
 			}
 		}
 		return out, fmt.Errorf("%w: %s was %s at %s", api.ErrReservationSettled, api.Shorten(id), was,
 			time.UnixMilli(got.SettledMs).UTC().Format(time.RFC3339Nano))
 	}
-	out.State = map[lua.SettleOp]api.ReservationState{lua.Commit: api.ReservationCommitted,
-		lua.Cancel: api.ReservationCancelled, lua.Renew: api.ReservationOpen}[op]
+	out.State = map[reservations.SettleOp]api.ReservationState{reservations.Commit: api.ReservationCommitted,
+		reservations.Cancel: api.ReservationCancelled, reservations.Renew: api.ReservationOpen}[op]
 	return out, nil
 }

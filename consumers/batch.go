@@ -192,7 +192,7 @@ func (f *folder) deadLetter(ctx context.Context, p int, letters []deadLetter) er
 		return nil
 	}
 	f.Log.Warn("events cannot be counted, they become dead letters",
-		"stream", f.Keys.Dead(p), "events", len(letters), "first", letters[0].ID, "reason", letters[0].Reason)
+		"stream", f.Keys.Dead(p), "events", len(letters), "first", letters[0].id, "reason", letters[0].reason)
 	err := f.retry(ctx, "writing dead letters", p, func() error { return f.dead.ofEvents(ctx, p, letters) })
 	if redisclient.IsRefusal(err) { // no reason to hold up what can be counted
 		f.Log.Error("writing dead letters failed, the events stay pending", "stream", f.Keys.Dead(p), "events",

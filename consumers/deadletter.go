@@ -9,7 +9,6 @@ import (
 	"github.com/streamcounter/streamcounter/internal/entry"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
-	"github.com/streamcounter/streamcounter/lua"
 )
 
 // deadLettersKept is about how many dead letters a partition keeps.
@@ -17,8 +16,9 @@ const deadLettersKept = 10_000
 
 // deadLetter is an event or an outbox entry that was taken out of its stream, with the reason.
 type deadLetter struct {
-	lua.DeadLetter
-	kind string // the metric's label, one of deadLetterKinds
+	id, reason, body string
+	tooLarge         bool   // it is also deleted from its stream
+	kind             string // the metric's label, one of deadLetterKinds
 }
 
 // The kinds of dead letters that count as one each.
@@ -48,9 +48,9 @@ func (d *deadLetters) ofEvents(ctx context.Context, p int, letters []deadLetter)
 func (d *deadLetters) ofOutbox(ctx context.Context, p int, letters []deadLetter) error {
 	for _, l := range letters {
 		d.Log.Error("an outbox entry is not a transition, it becomes a dead letter",
-			"stream", d.Keys.Outbox(p), "id", l.ID, "reason", l.Reason, "body", l.Body)
+			"stream", d.Keys.Outbox(p), "id", l.id, "reason", l.reason, "body", l.body)
 	}
-	err := d.move(ctx, lua.DeleteEntries(d.Keys.Outbox(p)), p, letters)
+	err := d.move(ctx, taken{stream: d.Keys.Outbox(p), levels: d.Keys.Outbox(p)}, p, letters)
 	if redisclient.IsRefusal(err) {
 		d.Metrics.deadLetters.WithLabelValues(outbox).Add(float64(len(letters)))
 		return nil
@@ -58,15 +58,11 @@ func (d *deadLetters) ofOutbox(ctx context.Context, p int, letters []deadLetter)
 	return err
 }
 
-func (d *deadLetters) move(ctx context.Context, from lua.DeadLetterSource, p int, letters []deadLetter) error {
+func (d *deadLetters) move(ctx context.Context, from taken, p int, letters []deadLetter) error {
 	if len(letters) == 0 {
 		return nil
 	}
-	list := make([]lua.DeadLetter, len(letters))
-	for i, l := range letters {
-		list[i] = l.DeadLetter
-	}
-	kept, err := d.lua.DeadLetters(ctx, from, d.Keys.Dead(p), deadLettersKept, list)
+	kept, err := d.take(ctx, from, p, deadLettersKept, letters)
 	if err != nil {
 		return fmt.Errorf("writing %d dead letters to %s: %w", len(letters), d.Keys.Dead(p), err)
 	}
@@ -78,18 +74,33 @@ func (d *deadLetters) move(ctx context.Context, from lua.DeadLetterSource, p int
 	return nil
 }
 
-func (d *deadLetters) acknowledging(p int) lua.DeadLetterSource {
-	return lua.AcknowledgeEvents(d.Keys.Events(p), eventlog.Group, d.Keys.Levels(p))
+// taken is where entries are taken from: the events of a group, which are acknowledged and counted in levels, or,
+// without a group, a stream that they are deleted from.
+type taken struct{ stream, group, levels string }
+
+func (d *deadLetters) acknowledging(p int) taken {
+	return taken{d.Keys.Events(p), eventlog.Group, d.Keys.Levels(p)}
+}
+
+// take takes entries out of their stream, and adds each that was still there to the dead stream, which keeps about
+// `keep` letters; 0: none is added. It returns for each letter whether its entry was still there.
+func (d *deadLetters) take(ctx context.Context, from taken, p int, keep int64, letters []deadLetter) ([]bool, error) {
+	args := append(make([]any, 0, 2+4*len(letters)), from.group, keep)
+	for _, l := range letters {
+		args = append(args, l.id, l.reason, l.body, l.tooLarge)
+	}
+	r := d.lua.Call(ctx, "deadletter", nil, []string{from.stream, d.Keys.Dead(p), from.levels}, args...)
+	return r.Flags(len(letters)), r.End()
 }
 
 // acknowledge acknowledges events of partition p that are not counted, and of which no letter is kept. It returns how
 // many were still pending.
 func (d *deadLetters) acknowledge(ctx context.Context, p int, ids []string) (n int, err error) {
-	list := make([]lua.DeadLetter, len(ids))
+	list := make([]deadLetter, len(ids))
 	for i, id := range ids {
-		list[i].ID = id
+		list[i].id = id
 	}
-	pending, err := d.lua.DeadLetters(ctx, d.acknowledging(p), d.Keys.Dead(p), 0, list)
+	pending, err := d.take(ctx, d.acknowledging(p), p, 0, list)
 	for _, was := range pending {
 		if was {
 			n++
@@ -105,11 +116,12 @@ func (d *deadLetters) ofGaps(ctx context.Context, parts ...int) error {
 	if len(parts) == 0 {
 		return nil
 	}
-	names := make([]lua.GapPartition, len(parts))
-	for i, p := range parts {
-		names[i] = lua.GapPartition{Events: d.Keys.Events(p), Dead: d.Keys.Dead(p), Levels: d.Keys.Levels(p)}
+	var keys []string
+	for _, p := range parts {
+		keys = append(keys, d.Keys.Events(p), d.Keys.Dead(p), d.Keys.Levels(p))
 	}
-	missing, err := d.lua.Gap(ctx, names, eventlog.Group, deadLettersKept)
+	r := d.lua.Call(ctx, "gap", nil, keys, eventlog.Group, deadLettersKept)
+	missing, err := r.Integers(len(parts)), r.End() // -1 of a server that does not have the numbers
 	if redisclient.IsRefusal(err) && len(parts) > 1 {
 		failed := error(nil)
 		for _, p := range parts {
@@ -125,7 +137,7 @@ func (d *deadLetters) ofGaps(ctx context.Context, parts ...int) error {
 		}
 		d.Metrics.trimmed.Add(float64(n))
 		d.Log.Error("events were trimmed before they were counted: workers were away for longer than the retention, "+
-			"or a producer trims too early", "stream", names[i].Events, "events", n)
+			"or a producer trims too early", "stream", d.Keys.Events(parts[i]), "events", n)
 	}
 	return err
 }
@@ -140,5 +152,5 @@ func letterOf(m entry.Message, kind, reason string) deadLetter {
 	if len(text) > 4096 {
 		text = append(bytes.ToValidUTF8(text[:4096], nil), "…"...)
 	}
-	return deadLetter{lua.DeadLetter{ID: m.ID, Reason: reason, Body: string(text), Delete: m.Err != nil}, kind}
+	return deadLetter{id: m.ID, reason: reason, body: string(text), tooLarge: m.Err != nil, kind: kind}
 }

@@ -103,15 +103,27 @@ func (l *locks) renew(ctx context.Context) {
 // live as long as ctx lets them.
 func (l *locks) renewShard(within, ctx context.Context, parts []int) error {
 	asked := time.Now()
-	held, err := l.lua.Lock(within, l.names(parts), l.Consumer, l.LockTTL.Milliseconds())
+	held, err := l.ask(within, parts, l.LockTTL)
+	if err != nil {
+		return err
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, p := range parts {
-		if ok, answered := held[l.Keys.Relay(p)]; answered {
-			l.note(ctx, p, ok, asked.Add(l.LockTTL*3/4))
-		}
+	for i, p := range parts {
+		l.note(ctx, p, held[i], asked.Add(l.LockTTL*3/4))
 	}
-	return err
+	return nil
+}
+
+// ask takes or keeps the locks of partitions of one server for ttl; with 0 it gives them back. It returns for each
+// whether this process holds it now. It is safe to send again.
+func (l *locks) ask(ctx context.Context, parts []int, ttl time.Duration) ([]bool, error) {
+	names := make([]string, len(parts))
+	for i, p := range parts {
+		names[i] = l.Keys.Relay(p)
+	}
+	r := l.lua.Call(ctx, "lock", nil, names, l.Consumer, ttl.Milliseconds())
+	return r.Flags(len(parts)), r.End()
 }
 
 // note records an answer, under l.mu: the lock of a partition is held until `until`, or is not held.
@@ -137,15 +149,6 @@ func (l *locks) note(ctx context.Context, p int, ok bool, until time.Time) {
 	}
 }
 
-// names returns the keys of the locks of partitions.
-func (l *locks) names(parts []int) []string {
-	names := make([]string, len(parts))
-	for i, p := range parts {
-		names[i] = l.Keys.Relay(p)
-	}
-	return names
-}
-
 // releaseTime is how long a stop waits for the answer about the locks. It is the last part of DrainTimeout.
 func (c Config) releaseTime() time.Duration { return min(time.Second, c.DrainTimeout/5) }
 
@@ -160,7 +163,7 @@ func (l *locks) release() {
 		h.cancel()
 	}
 	for _, parts := range eventlog.Shards(l.Redis, slices.Collect(maps.Keys(l.holds))) {
-		_, err := l.lua.Lock(ctx, l.names(parts), l.Consumer, 0)
+		_, err := l.ask(ctx, parts, 0)
 		failed = errors.Join(failed, err)
 	}
 	if failed != nil {

@@ -97,6 +97,7 @@ func (f *folder) retire(ctx context.Context, parts []int, consumer string, idle 
 	for i, p := range parts {
 		events[i] = f.Keys.Events(p)
 	}
-	_, err := f.lua.Retire(ctx, events, eventlog.Group, consumer, idle.Milliseconds())
-	return err
+	r := f.lua.Call(ctx, "retire", nil, events, eventlog.Group, consumer, idle.Milliseconds())
+	r.Integer() // how many were removed
+	return r.End()
 }

@@ -48,9 +48,13 @@ const (
 var freeing = map[string]bool{"fold": true, "sweep": true, "reset": true, "settle": true, "lock": true,
 	"expire-overrides": true, "override": true, "deadletter": true, "gap": true, "retire": true}
 
-// call runs an operation of the library. If a check must not write, because memory is full or replicas are missing, it
-// is tried as a look, which succeeds if the check is denied and none of its levels changes.
-func (s *Caller) call(ctx context.Context, op string, plans []*Plan, keys []string, args []any) reply {
+// Call runs an operation of the library with the keys and arguments that its file in operations/ describes. plans are
+// those in the arguments. Only some operations are safe to send again. After an error of the others it is unknown
+// whether they ran.
+//
+// If a check must not write, because memory is full or replicas are missing, it is tried as a look, which succeeds if
+// the check is denied and none of its levels changes.
+func (s *Caller) Call(ctx context.Context, op string, plans []*Plan, keys []string, args ...any) *Reply {
 	args = append(args, op) // run_operation in library.lua takes the name from the last argument
 	as := writes
 	switch {
@@ -67,7 +71,7 @@ func (s *Caller) call(ctx context.Context, op string, plans []*Plan, keys []stri
 		}
 	}
 	if err != nil {
-		return reply{op: op, err: fmt.Errorf("%s script: %w", op, err)}
+		return &Reply{op: op, err: fmt.Errorf("%s script: %w", op, err)}
 	}
 	list, several := v.([]any)
 	if !several {
@@ -81,7 +85,7 @@ func (s *Caller) call(ctx context.Context, op string, plans []*Plan, keys []stri
 			}
 		}
 	}
-	return reply{op: op, list: list}
+	return &Reply{op: op, list: list}
 }
 
 // ReportCorrupt calls Corrupt.

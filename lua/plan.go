@@ -66,13 +66,6 @@ func (p *Plan) Begins() (begins []int64) {
 	return begins
 }
 
-// Key is a key, with its plan and its meters' keys in Redis, in the order of the plan.
-type Key struct {
-	Levels string // the hash of levels of its partition; only Peek needs it
-	Meters []string
-	Plan   *Plan
-}
-
 // Text returns the plan as JSON, which the library reads. It is made once. The plan must not be changed after that.
 func (p *Plan) Text() string {
 	if known := p.text.Load(); known != nil {
@@ -87,8 +80,8 @@ func (p *Plan) Text() string {
 	return text
 }
 
-// appendTexts adds the texts of plans to the arguments of a call.
-func appendTexts(args []any, plans []*Plan) []any {
+// AppendTexts adds the texts of plans to the arguments of a call.
+func AppendTexts(args []any, plans []*Plan) []any {
 	for _, p := range plans {
 		args = append(args, p.Text())
 	}
@@ -134,6 +127,3 @@ func (p *Plan) inForce() (n int) {
 	}
 	return n
 }
-
-// section is the number that section_at in plan.lua reads; plan and partition are numbered from 1.
-func section(keys, plan, partition int) int { return keys + 8192*(plan+4096*partition) }

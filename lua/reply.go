@@ -2,9 +2,9 @@ package lua
 
 import "fmt"
 
-// reply is the reply of an operation, which is read from the first value to the last. A value that is missing, or of
-// another type, is zero. end then returns an error.
-type reply struct {
+// Reply is the reply of an operation, which is read from the first value to the last. A value that is missing, or of
+// another type, is zero. End then returns an error.
+type Reply struct {
 	op   string
 	list []any
 	at   int // the place of the next value
@@ -12,9 +12,9 @@ type reply struct {
 }
 
 // next returns the next value of a reply.
-func next[T int64 | string](r *reply) (v T) {
+func next[T int64 | string](r *Reply) (v T) {
 	ok := false
-	if r.at < len(r.list) {
+	if r.More() {
 		v, ok = r.list[r.at].(T)
 	}
 	if !ok && r.err == nil {
@@ -24,50 +24,93 @@ func next[T int64 | string](r *reply) (v T) {
 	return v
 }
 
-func (r *reply) integer() int64 { return next[int64](r) }
+// More reports whether there are more values.
+func (r *Reply) More() bool { return r.at < len(r.list) }
 
-func (r *reply) integers(n int) []int64 {
+// Integer returns the next value, an integer.
+func (r *Reply) Integer() int64 { return next[int64](r) }
+
+// Text returns the next value, a text.
+func (r *Reply) Text() string { return next[string](r) }
+
+// Integers returns the next n values, which are integers.
+func (r *Reply) Integers(n int) []int64 {
 	list := make([]int64, n)
 	for i := range list {
-		list[i] = r.integer()
+		list[i] = r.Integer()
 	}
 	return list
 }
 
-// end returns the error of the reply. Call it after all values were read.
-func (r *reply) end() error {
+// Flags returns the next n values, each of which is 1 for true.
+func (r *Reply) Flags(n int) []bool {
+	list := make([]bool, n)
+	for i := range list {
+		list[i] = r.Integer() == 1
+	}
+	return list
+}
+
+// Err returns the error of the call, or of what was read.
+func (r *Reply) Err() error { return r.err }
+
+// End returns the error of the call or of its reply. Call it after all values were read.
+func (r *Reply) End() error {
 	if r.err == nil && r.at != len(r.list) {
 		r.err = fmt.Errorf("%s script: reply %v, expected %d values", r.op, r.list, r.at)
 	}
 	return r.err
 }
 
-// state returns the state of a key of the plan: its time, and the result of window_states.
-func (r *reply) state(p *Plan) (out CheckResult) {
-	out.NowMs = r.integer()
-	r.windows(p, &out)
+// WindowState is the state of a key in one window. The times are ms since 1970, 0 if nothing is used.
+type WindowState struct {
+	Used       int64
+	NextFreeMs int64 // when the first of the used units is free again
+	EmptyMs    int64 // when all of them are free again
+}
+
+// KeyState is the state of a key under a plan.
+type KeyState struct {
+	NowMs   int64
+	RetryMs int64 // 0: the cost is admitted; -1: it can never be
+	Windows []WindowState
+	InForce []int64 // the result of hook in_force for the key (plan.lua)
+	// ShadowMs has, for each window that does not decide, what RetryMs would have been.
+	ShadowMs []int64
+}
+
+// State returns the state of a key of the plan, without waits. Without a plan, there is none in the reply.
+func (r *Reply) State(p *Plan) (out KeyState) {
+	if p != nil {
+		out.NowMs = r.Integer()
+		r.windows(p, &out)
+	}
 	return out
 }
 
-// answer is like state, for an operation that decides: it also has the wait.
-func (r *reply) answer(p *Plan) (out CheckResult) {
-	out.NowMs, out.RetryMs = r.integer(), r.integer()
-	r.windows(p, &out)
+// Answer is like State, for an operation that decides: the state has RetryMs.
+func (r *Reply) Answer(p *Plan) (out KeyState) {
+	if p != nil {
+		out.NowMs, out.RetryMs = r.Integer(), r.Integer()
+		r.windows(p, &out)
+	}
 	return out
 }
 
-// answerWithShadows is like answer, and also has the waits for the shadow rules' windows.
-func (r *reply) answerWithShadows(p *Plan) CheckResult {
-	out := r.answer(p)
-	out.ShadowMs = r.integers(p.shadows())
+// AnswerWithShadows is like Answer, and the state also has ShadowMs.
+func (r *Reply) AnswerWithShadows(p *Plan) KeyState {
+	out := r.Answer(p)
+	if p != nil {
+		out.ShadowMs = r.Integers(p.shadows())
+	}
 	return out
 }
 
 // windows reads what window_states (state.lua) writes for a key of the plan.
-func (r *reply) windows(p *Plan, out *CheckResult) {
+func (r *Reply) windows(p *Plan, out *KeyState) {
 	out.Windows = make([]WindowState, p.windows())
 	for i := range out.Windows {
-		out.Windows[i] = WindowState{Used: r.integer(), NextFreeMs: r.integer(), EmptyMs: r.integer()}
+		out.Windows[i] = WindowState{Used: r.Integer(), NextFreeMs: r.Integer(), EmptyMs: r.Integer()}
 	}
-	out.InForce = r.integers(p.inForce())
+	out.InForce = r.Integers(p.inForce())
 }

@@ -99,7 +99,7 @@ func longer(wait time.Duration, ms int64) time.Duration {
 }
 
 // State converts the library's result for a key.
-func (p *Plan) State(got lua.CheckResult) KeyState {
+func (p *Plan) State(got lua.KeyState) KeyState {
 	s := newKeyState(got.NowMs)
 	s.RetryAfter = longer(0, got.RetryMs)
 	shadow := 0 // where the rule's windows begin among those that do not decide
@@ -146,7 +146,7 @@ func (r *Rule) mark(states []api.WindowState) []api.WindowState {
 }
 
 // FillThrottled sets how much the window of a decision has used, and whether it is in flight.
-func (p *Plan) FillThrottled(got lua.CheckResult, t *api.Throttled) {
+func (p *Plan) FillThrottled(got lua.KeyState, t *api.Throttled) {
 	for i, r := range p.Rules() {
 		if r.Name != t.Rule {
 			continue

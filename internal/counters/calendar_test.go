@@ -251,7 +251,7 @@ func everyScriptSaysThePeriodIsOver(t *testing.T, s *store, over lua.Key) {
 			return err
 		},
 		"reserve": func() error { _, err := lua.NewCaller(c).Reserve(ctx, key, 1000, "-"); return err },
-		"settle":  func() error { _, err := lua.NewCaller(c).Settle(ctx, key, lua.Commit, 1000, "-"); return err },
+		"settle":  func() error { _, err := lua.NewCaller(c).Settle(ctx, key, reservations.Commit, 1000, "-"); return err },
 		"lease-units": func() error {
 			_, err := lua.NewCaller(c).LeaseUnits(ctx, lua.LeaseArgs{ReservationArgs: key, TTLMs: 1000, Want: 1,
 				Least: 1})

@@ -67,3 +67,18 @@ func (s *Redis) UnderPlans(requests []Request, do func() error) error {
 	}
 	return s.retryInPeriod(do)
 }
+
+// section is the number that section_at in plan.lua reads, for keys that share a plan and a partition of a call. plan
+// and partition are their places, from 0.
+func section(keys, plan, partition int) int { return keys + 8192*(plan+1+4096*(partition+1)) }
+
+// sectionKeys is the largest number of keys in a section.
+const sectionKeys = 8191
+
+// appendValues adds the values of a check or an event to the arguments, one per meter that counts values.
+func appendValues(args []any, values []string) []any {
+	for _, v := range values {
+		args = append(args, v)
+	}
+	return args
+}

@@ -31,10 +31,14 @@ func (e Event) Field(name string) string {
 	return text
 }
 
-// Folded is the outcome of a fold.
+// Folded is the outcome of a fold: how many events it had, by their outcome.
 type Folded struct {
-	lua.FoldReply
-	Merged int64 // how many of all events shared the entry of another event
+	Folded         int64 // counted
+	Late           int64 // acknowledged, but out of every window already
+	AlreadyCounted int64 // counted before, by any worker
+	Duplicate      int64 // sent before by their producer, with the same id
+	Transitions    int64 // levels that changed, in the outbox
+	Merged         int64 // how many of all events shared the entry of another event
 	// Keys lists the events of each key, grouped by plan. It includes events that were counted before.
 	Keys []FoldedKey
 }
@@ -65,37 +69,39 @@ func (s *Redis) Fold(ctx context.Context, rules *windows.Rules, batches ...Batch
 	err error) {
 	s.noticeAll(rules)
 	unmatched = make([][]string, len(batches))
-	// A copy may be appended a retention after its event, and counted a retention after that.
-	remember := 2 * cmp.Or(s.Retention, stream.DefaultRetention)
 	err = s.retryInPeriod(func() error {
-		c := foldCall{store: s, rules: rules, plans: s.newCallPlans(), args: lua.FoldArgs{Now: s.Clock(),
-			Group: eventlog.Group, RememberMs: remember.Milliseconds(),
-			Partitions: make([]lua.FoldPartition, 0, len(batches))}}
+		c := foldCall{store: s, rules: rules, plans: s.newCallPlans()}
 		for i, b := range batches {
 			unmatched[i] = c.add(b)
 		}
 		f = Folded{}
-		if len(c.args.Partitions) == 0 {
+		if len(c.partitions) == 0 {
 			return nil
 		}
-		c.args.Plans = c.plans.list
-		reply, err := s.lua.Fold(ctx, c.args)
+		got, err := c.run(ctx)
 		if err == nil {
-			f = Folded{FoldReply: reply, Merged: c.merged, Keys: c.keys}
+			f = got
 		}
 		return err
 	})
 	return f, unmatched, err
 }
 
-// foldCall converts batches to the arguments of fold.lua.
+// foldCall is one call of fold.lua for batches of several partitions.
 type foldCall struct {
-	store  *Redis
-	rules  *windows.Rules
-	args   lua.FoldArgs
-	plans  callPlans
-	merged int64       // as in Folded
-	keys   []FoldedKey // as in Folded
+	store      *Redis
+	rules      *windows.Rules
+	plans      callPlans
+	partitions []foldPartition
+	trace      string      // the trace context, as fold.lua reads it
+	merged     int64       // as in Folded
+	keys       []FoldedKey // as in Folded
+}
+
+// foldPartition is a partition of the call, with its keys by their plans.
+type foldPartition struct {
+	partition int
+	plans     []*planKeys
 }
 
 // add adds a batch. It groups the events by their plans and keys, in the order in which plans and keys occur first. It
@@ -126,24 +132,59 @@ func (c *foldCall) add(b Batch) (unmatched []string) {
 	if len(plans) == 0 {
 		return unmatched
 	}
-	p, names := b.Partition, c.store.keys
-	c.args.TraceParent, c.args.TraceState = b.TraceParent, b.TraceState
-	partition := lua.FoldPartition{Events: names.Events(p), Levels: names.Levels(p), Due: names.Due(p),
-		Outbox: names.Outbox(p), IDs: names.IDs(p)}
+	if b.TraceParent != "" {
+		c.trace = b.TraceParent + " " + b.TraceState
+	}
 	for _, pk := range plans {
-		section := lua.FoldSection{Plan: pk.place, Keys: make([]lua.FoldKey, len(pk.keys))}
-		for i, k := range pk.keys {
-			slices.SortStableFunc(k.groups, func(a, b lua.FoldGroup) int { // by the time of their entry
-				return entry.CompareIDs(a.IDs[len(a.IDs)-1], b.IDs[len(b.IDs)-1])
+		for _, k := range pk.keys {
+			slices.SortStableFunc(k.groups, func(a, b group) int { // by the time of their entry
+				return entry.CompareIDs(a.ids[len(a.ids)-1], b.ids[len(b.ids)-1])
 			})
-			section.Keys[i] = lua.FoldKey{Meters: c.store.meters(p, pk.plan.Forms(), k.key), Groups: k.groups}
 			c.keys = append(c.keys, FoldedKey{pk.plan.Rules()[0].Name, k.key, k.events, k.units})
 			c.merged += k.events - int64(len(k.groups))
 		}
-		partition.Sections = append(partition.Sections, section)
 	}
-	c.args.Partitions = append(c.args.Partitions, partition)
+	c.partitions = append(c.partitions, foldPartition{b.Partition, plans})
 	return unmatched
+}
+
+// encode returns the keys and the arguments of fold.lua.
+func (c *foldCall) encode() (keys []string, args []any) {
+	names, plans := c.store.keys, c.plans.list
+	keys, args = make([]string, 0, 5*len(c.partitions)+len(c.keys)), make([]any, 0, 8+len(plans)+4*len(c.keys))
+	for _, of := range c.partitions {
+		p := of.partition
+		keys = append(keys, names.Events(p), names.Levels(p), names.Due(p), names.Outbox(p), names.IDs(p))
+	}
+	// A copy may be appended a retention after its event, and counted a retention after that.
+	remember := 2 * cmp.Or(c.store.Retention, stream.DefaultRetention)
+	args = append(args, c.store.Clock().Arg(), eventlog.Group, remember.Milliseconds(),
+		len(c.partitions)+16384*len(plans))
+	args = lua.AppendTexts(args, plans)
+	alone := len(plans) == 1 && len(c.partitions) == 1
+	for i, of := range c.partitions {
+		for _, pk := range of.plans {
+			for n, k := range pk.keys {
+				if n%sectionKeys == 0 && !alone {
+					args = append(args, section(min(len(pk.keys)-n, sectionKeys), pk.place, i))
+				}
+				keys = append(keys, c.store.meters(of.partition, pk.plan.Forms(), k.key)...)
+				args = k.appendTo(args)
+			}
+		}
+	}
+	if c.trace != "" {
+		args = append(args, c.trace)
+	}
+	return keys, args
+}
+
+// run runs fold.lua. It is safe to send again: no event is counted twice.
+func (c *foldCall) run(ctx context.Context) (Folded, error) {
+	keys, args := c.encode()
+	r := c.store.lua.Call(ctx, "fold", c.plans.list, keys, args...)
+	return Folded{Folded: r.Integer(), Late: r.Integer(), AlreadyCounted: r.Integer(), Duplicate: r.Integer(),
+		Transitions: r.Integer(), Merged: c.merged, Keys: c.keys}, r.End()
 }
 
 // planKeys are the keys of a batch that share a plan.
@@ -162,10 +203,19 @@ type keyGroups struct {
 	*planKeys
 	key        string
 	resolution int64 // ms
-	groups     []lua.FoldGroup
+	groups     []group
 	firsts     []int64 // group → ms of its first event
 
 	events, units int64
+}
+
+// group is one or more events of one key with the same count.
+type group struct {
+	count int64
+	ids   []string // rising
+	// producerIDs are the ids that the producers gave the events, nil if they gave none.
+	producerIDs []string
+	values      []string // one per meter of the plan that counts values; empty: the events have none
 }
 
 func (k *keyGroups) add(e Event) {
@@ -174,19 +224,39 @@ func (k *keyGroups) add(e Event) {
 	for i := len(k.groups) - 1; i >= 0 && e.Ms-k.firsts[i] <= k.resolution; i-- {
 		g, first := &k.groups[i], k.firsts[i]
 		between := func(begin int64) bool { return (first < begin) != (e.Ms < begin) }
-		if g.Count == e.Count && slices.Equal(g.Values, values) && (g.ProducerIDs != nil) == (e.ProducerID != "") &&
+		if g.count == e.Count && slices.Equal(g.values, values) && (g.producerIDs != nil) == (e.ProducerID != "") &&
 			!slices.ContainsFunc(k.begins, between) {
-			g.IDs = append(g.IDs, e.ID)
+			g.ids = append(g.ids, e.ID)
 			if e.ProducerID != "" {
-				g.ProducerIDs = append(g.ProducerIDs, e.ProducerID)
+				g.producerIDs = append(g.producerIDs, e.ProducerID)
 			}
 			return
 		}
 	}
-	g := lua.FoldGroup{Count: e.Count, IDs: []string{e.ID}, Values: values}
+	g := group{count: e.Count, ids: []string{e.ID}, values: values}
 	if e.ProducerID != "" {
-		g.ProducerIDs = []string{e.ProducerID}
+		g.producerIDs = []string{e.ProducerID}
 	}
 	k.groups = append(k.groups, g)
 	k.firsts = append(k.firsts, e.Ms)
+}
+
+// appendTo adds the groups to the arguments.
+func (k *keyGroups) appendTo(args []any) []any {
+	for i := range k.groups {
+		g := &k.groups[i]
+		n := len(g.ids)
+		if i < len(k.groups)-1 {
+			n = -n
+		}
+		args = append(args, g.count, n)
+		for j, id := range g.ids {
+			if g.producerIDs != nil {
+				id += " " + g.producerIDs[j]
+			}
+			args = append(args, id)
+		}
+		args = appendValues(args, g.values)
+	}
+	return args
 }

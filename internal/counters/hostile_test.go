@@ -230,7 +230,7 @@ func (s *store) reserveBeside(t *testing.T, g garbage, id, key string) {
 	if !got.Allowed {
 		return
 	}
-	if state := s.settle(lua.Commit, id, 4, 0); state != lua.Settled {
+	if state := s.settle(reservations.Commit, id, 4, 0); state != reservations.Settled {
 		t.Fatalf("%s: commit: %v", g.what, state)
 	}
 	if n := used(t, s, key); !g.between && n != 4 {

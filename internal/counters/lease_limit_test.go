@@ -95,7 +95,7 @@ func (p *spenders) commit() {
 	one := p.open[i]
 	p.open = slices.Delete(p.open, i, i+1)
 	units := rapid.Int64Range(0, one.units[0]).Draw(p.T, "committed")
-	if p.s.settle(lua.Commit, one.id, units, time.Minute) == lua.Settled {
+	if p.s.settle(reservations.Commit, one.id, units, time.Minute) == reservations.Settled {
 		p.note(units)
 	}
 }

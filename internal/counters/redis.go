@@ -69,14 +69,22 @@ func (s *Redis) meters(p int, forms []string, key string) []string {
 	return names
 }
 
-// Key returns a key with its meters and its plan, as of now.
-func (s *Redis) Key(plan *windows.Plan, key string) lua.Key {
-	p := s.keys.Partition(key)
-	return lua.Key{Levels: s.keys.Levels(p), Meters: s.meters(p, plan.Forms(), key), Plan: s.luaPlan(plan)}
+// Key is a key, with its plan and its meters' keys in Redis, in the order of the plan.
+type Key struct {
+	Partition int
+	Meters    []string
+	Plan      *lua.Plan
 }
 
-func (s *Redis) partition(p int) lua.CheckPartition {
-	return lua.CheckPartition{Levels: s.keys.Levels(p), Due: s.keys.Due(p), Outbox: s.keys.Outbox(p)}
+// Key returns a key with its meters and its plan, as of now.
+func (s *Redis) Key(plan *windows.Plan, key string) Key {
+	p := s.keys.Partition(key)
+	return Key{Partition: p, Meters: s.meters(p, plan.Forms(), key), Plan: s.luaPlan(plan)}
+}
+
+// appendLevels adds the keys of partition p in which operations write levels.
+func (s *Redis) appendLevels(keys []string, p int) []string {
+	return append(keys, s.keys.Levels(p), s.keys.Due(p), s.keys.Outbox(p))
 }
 
 // Shards returns the number of shards. A shard can be available while others are not.
@@ -97,9 +105,9 @@ func (s *Redis) ShardOf(p int) int {
 // Peek implements Counter.
 func (s *Redis) Peek(ctx context.Context, plan *windows.Plan, key string) (windows.KeyState, error) {
 	s.noticePlan(plan)
-	var got []lua.CheckResult
+	var got []lua.KeyState
 	err := s.retryInPeriod(func() (err error) {
-		got, err = s.lua.Peek(ctx, s.Clock(), []lua.Key{s.Key(plan, key)})
+		got, err = s.peek(ctx, []Key{s.Key(plan, key)})
 		return err
 	})
 	if err != nil {
@@ -108,20 +116,37 @@ func (s *Redis) Peek(ctx context.Context, plan *windows.Plan, key string) (windo
 	return plan.State(got[0]), nil
 }
 
+// peek runs peek.lua: it returns the states of keys.
+func (s *Redis) peek(ctx context.Context, list []Key) ([]lua.KeyState, error) {
+	keys, args := make([]string, 0, 2*len(list)), append(make([]any, 0, 2+len(list)), s.Clock().Arg())
+	plans := make([]*lua.Plan, len(list))
+	for i, k := range list {
+		keys = append(append(keys, s.keys.Levels(k.Partition)), k.Meters...)
+		plans[i] = k.Plan
+	}
+	r := s.lua.Call(ctx, "peek", plans, keys, lua.AppendTexts(args, plans)...)
+	out := make([]lua.KeyState, len(list))
+	for i, plan := range plans {
+		out[i] = r.State(plan)
+	}
+	return out, r.End()
+}
+
 // Reset implements Counter. It resets the key under every algorithm. Otherwise the count
 // of an earlier algorithm of the rule would count again if the rule went back to it.
-func (s *Redis) Reset(ctx context.Context, plan *windows.Plan, key string) (bool, error) {
-	p := s.keys.Partition(key)
-	var shadows []string
-	for _, r := range plan.Shadows {
-		shadows = append(shadows, r.Name)
-	}
-	had := false
-	err := s.retryInPeriod(func() (err error) {
+func (s *Redis) Reset(ctx context.Context, plan *windows.Plan, key string) (had bool, err error) {
+	err = s.retryInPeriod(func() error {
 		own := s.Key(plan, key)
-		had, _, err = s.lua.Reset(ctx, s.partition(p), s.Clock(), s.keys.Holds(p, key), own,
-			s.othersOf(key, own.Meters), shadows)
-		return err
+		keys := append(s.appendLevels(nil, own.Partition), s.keys.Holds(own.Partition, key))
+		keys = slices.Concat(keys, own.Meters, s.othersOf(key, own.Meters))
+		args := []any{s.Clock().Arg(), own.Plan.Text()}
+		for _, r := range plan.Shadows {
+			args = append(args, r.Name)
+		}
+		r := s.lua.Call(ctx, "reset", []*lua.Plan{own.Plan}, keys, args...)
+		had = r.Integer() > 0
+		r.Integer() // how many transitions were written
+		return r.End()
 	})
 	return had, err
 }

@@ -14,11 +14,13 @@ import (
 func (s *Redis) Refund(ctx context.Context, plan *windows.Plan, key string, units int64) (given int64,
 	st windows.KeyState, err error) {
 	s.noticePlan(plan)
-	var got lua.CheckResult
-	err = s.retryInPeriod(func() (err error) {
-		p := s.partition(s.keys.Partition(key))
-		given, got, err = s.lua.Refund(ctx, p, s.Clock(), units, s.Key(plan, key))
-		return err
+	var got lua.KeyState
+	err = s.retryInPeriod(func() error {
+		own := s.Key(plan, key)
+		keys := append(s.appendLevels(nil, own.Partition), own.Meters...)
+		r := s.lua.Call(ctx, "refund", []*lua.Plan{own.Plan}, keys, s.Clock().Arg(), units, own.Plan.Text())
+		given, got = r.Integer(), r.State(own.Plan)
+		return r.End()
 	})
 	if err != nil {
 		return 0, windows.KeyState{}, err

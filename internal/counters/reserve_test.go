@@ -153,7 +153,7 @@ func (l *ledger) reserve(keys []string) {
 	}
 }
 
-func (l *ledger) settle(op lua.SettleOp) {
+func (l *ledger) settle(op reservations.SettleOp) {
 	if len(l.open) == 0 {
 		return
 	}
@@ -162,22 +162,22 @@ func (l *ledger) settle(op lua.SettleOp) {
 	cost := rapid.Int64Range(0, 2*l.rule.Smallest()).Draw(l.T, "cost")
 	ttl := rapid.Int64Range(1, min(2*l.span, 1_200_000)).Draw(l.T, "ttl") // at most the in-flight window
 	for range rapid.IntRange(1, 2).Draw(l.T, "times") {
-		if got := l.s.settle(op, h.id, cost, ms(ttl)); got != lua.Settled && got != lua.DoneBefore {
+		if got := l.s.settle(op, h.id, cost, ms(ttl)); got != reservations.Settled && got != reservations.DoneBefore {
 			l.Fatalf("%s of %s: %v", op, h.id, got)
 		}
 	}
-	if op == lua.Renew {
+	if op == reservations.Renew {
 		h.expires = l.s.clock.ms + ttl
 		return
 	}
 	l.open = slices.Delete(l.open, i, i+1)
-	if op == lua.Commit && cost > 0 && l.charges() {
+	if op == reservations.Commit && cost > 0 && l.charges() {
 		for _, key := range h.keys {
 			l.oracle.Add(key, l.s.clock.ms, cost)
 		}
 	}
-	other := map[lua.SettleOp]lua.SettleOp{lua.Commit: lua.Cancel, lua.Cancel: lua.Commit}[op]
-	if got := l.s.settle(other, h.id, cost, ms(1)); got != lua.WasCommitted && got != lua.WasCancelled {
+	other := map[reservations.SettleOp]reservations.SettleOp{reservations.Commit: reservations.Cancel, reservations.Cancel: reservations.Commit}[op]
+	if got := l.s.settle(other, h.id, cost, ms(1)); got != reservations.WasCommitted && got != reservations.WasCancelled {
 		l.Fatalf("%s after %s: %v", other, op, got)
 	}
 }
@@ -197,7 +197,7 @@ func (l *ledger) run() {
 		case "both":
 			l.reserve(l.keys)
 		case "commit", "cancel", "renew":
-			l.settle(lua.SettleOp(step))
+			l.settle(reservations.SettleOp(step))
 		case "check":
 			if l.rule.InFlight() > 0 {
 				break // takes reservations only

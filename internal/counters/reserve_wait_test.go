@@ -76,7 +76,7 @@ func TestTheWaitBesideAReservationIsExact(t *testing.T) {
 			s.check(key, used)
 			for i := range cancelled {
 				s.clock.ms += 10
-				s.settle(lua.Cancel, s.holds(fmt.Sprint(key, "x", i), reserved, ms(ttl), key), 0, 0)
+				s.settle(reservations.Cancel, s.holds(fmt.Sprint(key, "x", i), reserved, ms(ttl), key), 0, 0)
 			}
 			if n%4 == 3 { // all is cancelled: the window is empty when its limit is admitted
 				ttl, cost = math.MaxInt32, limit

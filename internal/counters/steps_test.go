@@ -105,7 +105,7 @@ func (s *store) leases(key string, ttl time.Duration, ask api.LeaseRequest) int6
 }
 
 // settle commits, cancels or renews a reservation.
-func (s *store) settle(op lua.SettleOp, id string, cost int64, ttl time.Duration) lua.SettleState {
+func (s *store) settle(op reservations.SettleOp, id string, cost int64, ttl time.Duration) reservations.SettleState {
 	s.t.Helper()
 	charge := func(string, int64) int64 { return cost }
 	got, err := s.held.Settle(context.Background(), s.rules, id, s.keys.All(), op, ttl, charge)

@@ -221,11 +221,11 @@ func (y *story) run(words []string, input string) []string {
 		}
 		return lines
 	case "commit":
-		return y.settled(lua.Commit, of[0], y.number(of[1]), 0)
+		return y.settled(reservations.Commit, of[0], y.number(of[1]), 0)
 	case "cancel":
-		return y.settled(lua.Cancel, of[0], 0, 0)
+		return y.settled(reservations.Cancel, of[0], 0, 0)
 	case "renew":
-		return y.settled(lua.Renew, of[0], 0, y.duration(of[1]))
+		return y.settled(reservations.Renew, of[0], 0, y.duration(of[1]))
 	case "lease":
 		got := y.leases(of[0], y.duration(of[2]), api.LeaseRequest{Had: y.leased[of[0]], Want: y.number(of[1]),
 			Used: y.number(gocmp.Or(of[3], "0")), Keep: y.number(gocmp.Or(of[4], "0"))})
@@ -335,11 +335,11 @@ func (y *story) override(key, what string) {
 	testkit.Must(y.t, err)
 }
 
-func (y *story) settled(op lua.SettleOp, word string, cost int64, ttl time.Duration) []string {
+func (y *story) settled(op reservations.SettleOp, word string, cost int64, ttl time.Duration) []string {
 	state := y.settle(op, y.reserved[word], cost, ttl)
-	return []string{map[lua.SettleState]string{lua.Unknown: "unknown", lua.Settled: "settled",
-		lua.DoneBefore: "done before", lua.WasCommitted: "was committed", lua.WasCancelled: "was cancelled",
-		lua.HasExpired: "has expired"}[state]}
+	return []string{map[reservations.SettleState]string{reservations.Unknown: "unknown", reservations.Settled: "settled",
+		reservations.DoneBefore: "done before", reservations.WasCommitted: "was committed", reservations.WasCancelled: "was cancelled",
+		reservations.HasExpired: "has expired"}[state]}
 }
 
 func (y *story) claim(worker string) (all []eventlog.Batch) {

@@ -127,28 +127,54 @@ func (s *Redis) sweep(ctx context.Context, p int, rules *windows.Rules, fields [
 		return written, 0, err
 	}
 	err = s.retryInPeriod(func() error {
-		items := make([]lua.SweepItem, 0, len(fields))
+		items := make([]sweepItem, 0, len(fields))
 		for _, field := range fields {
 			items = s.sweepField(items, p, rules, field)
-			items[len(items)-1].Above = above
+			items[len(items)-1].above = above
 		}
-		levels, due, outbox := s.keys.Levels(p), s.keys.Due(p), s.keys.Outbox(p)
-		transitions, forgotten, err = s.lua.Sweep(ctx, levels, due, outbox, s.Clock(), items)
+		transitions, forgotten, err = s.sweepItems(ctx, p, items)
 		return err
 	})
 	return written + transitions, forgotten, err
 }
 
+// sweepItem is a record that is due: the meters of its key, and a plan with only its rule. The plan
+// is nil if the rule was removed. Then meters has one name, with the record's field in the key's place.
+type sweepItem struct {
+	meters []string
+	plan   *lua.Plan
+	// above: if not 0, its throttle decision must be published again, although nothing about it changed, with a version
+	// above this number.
+	above int64
+}
+
+// sweepItems runs sweep.lua. It is safe to send again.
+func (s *Redis) sweepItems(ctx context.Context, p int, items []sweepItem) (transitions, corrupt int64, err error) {
+	keys := s.appendLevels(make([]string, 0, 3+len(items)), p)
+	args := append(make([]any, 0, 3+2*len(items)), s.Clock().Arg())
+	var plans []*lua.Plan
+	for _, it := range items {
+		keys = append(keys, it.meters...)
+		if it.plan == nil {
+			args = append(args, 0)
+			continue
+		}
+		args, plans = append(args, 1+it.above, it.plan.Text()), append(plans, it.plan)
+	}
+	r := s.lua.Call(ctx, "sweep", plans, keys, args...)
+	return r.Integer(), r.Integer(), r.End()
+}
+
 // sweepField adds the items for one record. For the record of a shadow rule it adds one item. For the record
 // of a key it adds an item for each of the key's rules, that of the rule that decides last. A record moves to the
 // other field if its rule has become a shadow, or live, and ends if its rule was removed.
-func (s *Redis) sweepField(items []lua.SweepItem, p int, rules *windows.Rules, field string) []lua.SweepItem {
+func (s *Redis) sweepField(items []sweepItem, p int, rules *windows.Rules, field string) []sweepItem {
 	key, name, shadow := strings.Cut(field, "\n")
-	end := lua.SweepItem{Meters: []string{s.keys.Counter(p, lua.Form(windows.DefaultAlgorithm), field)}}
+	end := sweepItem{meters: []string{s.keys.Counter(p, lua.Form(windows.DefaultAlgorithm), field)}}
 	plan := rules.Match(key)
-	item := func(i int) lua.SweepItem {
+	item := func(i int) sweepItem {
 		script, forms := plan.Alone(i, s.clockMs(time.Now().UnixMilli()))
-		return lua.SweepItem{Meters: s.meters(p, forms, key), Plan: script}
+		return sweepItem{meters: s.meters(p, forms, key), plan: script}
 	}
 	if shadow {
 		i := slices.IndexFunc(plan.Rules(), func(r *windows.Rule) bool { return r.Name == name })

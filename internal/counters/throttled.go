@@ -12,7 +12,6 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
-	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -100,14 +99,14 @@ func (s *Redis) fillUsed(ctx context.Context, rules *windows.Rules, list []api.T
 }
 
 func (s *Redis) fillStep(ctx context.Context, rules *windows.Rules, list []api.Throttled, step []int) error {
-	var keys []lua.Key
+	var keys []Key
 	plans := make([]*windows.Plan, len(step))
 	for j, i := range step {
 		if plans[j] = rules.Match(list[i].Key); plans[j] != nil {
 			keys = append(keys, s.Key(plans[j], list[i].Key))
 		}
 	}
-	got, err := s.lua.Peek(ctx, s.Clock(), keys)
+	got, err := s.peek(ctx, keys)
 	if err != nil {
 		return err
 	}

@@ -60,10 +60,10 @@ type Store struct {
 	Readable func([]api.OverrideWindow) bool
 }
 
-func (s Store) partition(p int) lua.OverridePartition {
-	return lua.OverridePartition{
-		CheckPartition: lua.CheckPartition{Levels: s.Keys.Levels(p), Due: s.Keys.Due(p), Outbox: s.Keys.Outbox(p)},
-		Overrides:      s.Keys.Overrides(p), Audit: s.Keys.Audit(p)}
+// call runs an operation on the overrides of a partition.
+func (s Store) call(ctx context.Context, op string, p int, args ...any) *lua.Reply {
+	keys := []string{s.Keys.Levels(p), s.Keys.Due(p), s.Keys.Outbox(p), s.Keys.Overrides(p), s.Keys.Audit(p)}
+	return s.Lua.Call(ctx, op, nil, keys, append([]any{s.Now().Arg()}, args...)...)
 }
 
 // New returns the overrides of a store. A nil log means silence.

@@ -13,6 +13,17 @@ import (
 	"github.com/streamcounter/streamcounter/lua"
 )
 
+// outcome is the outcome of override.lua.
+type outcome int64
+
+// The outcomes. 0: there was no override to remove.
+const (
+	changed    outcome = 1
+	past       outcome = -1 // its end has passed
+	unreadable outcome = -2
+	otherTime  outcome = -3 // its end was not computed from the present time
+)
+
 // Set sets the override of a key, a pattern or a network, in place of the one before, and waits until it is
 // in effect in this process. lasts, if above 0, is how long after now it ends, by Redis's clock.
 // The error wraps api.ErrBadOverride or ErrBadKey if it cannot be set.
@@ -24,8 +35,8 @@ func (o *All) Set(ctx context.Context, validate func(*api.Override) error, one a
 	p := o.store.Keys.Partition(one.Key + one.Several())
 	one.AtMs = o.Clock(p)
 	for attempt := 1; ; attempt++ {
-		r, err := o.setAt(ctx, p, &one, lasts)
-		if err != nil || r.Outcome != lua.OverrideOtherTime {
+		got, now, err := o.setAt(ctx, p, &one, lasts)
+		if err != nil || got != otherTime {
 			return one, err
 		}
 		if attempt == 5 {
@@ -33,8 +44,8 @@ func (o *All) Set(ctx context.Context, validate func(*api.Override) error, one a
 				api.ErrUnavailable)
 		}
 		// The known difference between the clocks is from before a step of the clock.
-		o.ahead[p].Add(r.NowMs - one.AtMs)
-		one.AtMs = r.NowMs
+		o.ahead[p].Add(now - one.AtMs)
+		one.AtMs = now
 	}
 }
 
@@ -88,31 +99,31 @@ func pastError(one api.Override, nowMs int64) error {
 }
 
 // setAt sets an override with its end, see setEnd. If lasts is above 0 and AtMs is not the present by Redis's clock,
-// the override is not set.
-func (o *All) setAt(ctx context.Context, p int, one *api.Override, lasts time.Duration) (r lua.OverrideReply,
+// the override is not set. setAt also returns the present.
+func (o *All) setAt(ctx context.Context, p int, one *api.Override, lasts time.Duration) (got outcome, nowMs int64,
 	err error) {
 	if err := setEnd(one, lasts); err != nil {
-		return r, err
+		return 0, 0, err
 	}
-	from := int64(0)
+	from := lua.Now(0)
 	if lasts > 0 {
-		from = one.AtMs
+		from = lua.Now(one.AtMs)
 	}
 	stored := *one
 	stored.SetTarget("", "")
 	value, err := json.Marshal(stored)
 	if err != nil {
-		return r, err
+		return 0, 0, err
 	}
-	r, err = o.change(ctx, p, Target(one.Key, one.Several()), string(value), one.By, one.Reason, from)
+	got, nowMs, err = o.change(ctx, p, Target(one.Key, one.Several()), string(value), one.By, one.Reason, from)
 	switch {
 	case err != nil:
-	case r.Outcome == lua.OverridePast:
-		err = pastError(*one, r.NowMs)
-	case r.Outcome == lua.OverrideUnreadable:
+	case got == past:
+		err = pastError(*one, nowMs)
+	case got == unreadable:
 		err = fmt.Errorf("%w: Redis cannot read it", api.ErrBadOverride)
 	}
-	return r, err
+	return got, nowMs, err
 }
 
 // Clear removes the override of a key or a pattern and waits until that is in effect in this process.
@@ -121,25 +132,27 @@ func (o *All) Clear(ctx context.Context, key, pattern, by, reason string) (bool,
 	if err := api.ValidateReason(reason); err != nil {
 		return false, err
 	}
-	r, err := o.change(ctx, o.store.Keys.Partition(key+pattern), Target(key, pattern), "", by, reason, 0)
-	return r.Outcome == lua.OverrideChanged, err
+	got, _, err := o.change(ctx, o.store.Keys.Partition(key+pattern), Target(key, pattern), "", by, reason, 0)
+	return got == changed, err
 }
 
-func (o *All) change(ctx context.Context, p int, target, value, by, reason string, from int64,
-) (lua.OverrideReply, error) {
-	r, err := o.store.Lua.SetOverride(ctx, o.store.partition(p), o.store.Now(), lua.OverrideChange{
-		Target: target, Override: value, By: by, Reason: reason, Keep: auditEntries, FromMs: from})
-	if err != nil {
-		return r, err
+// change sets an override, as JSON, or removes it if value is "". from is the time from which its end was computed; 0:
+// it was not computed. If change runs again, the audit stream has another entry.
+func (o *All) change(ctx context.Context, p int, target, value, by, reason string, from lua.Now) (got outcome,
+	nowMs int64, err error) {
+	r := o.store.call(ctx, "override", p, target, value, by, reason, auditEntries, from.Arg())
+	nowMs, got = r.Integer(), outcome(r.Integer())
+	if err := r.End(); err != nil {
+		return got, nowMs, err
 	}
 	o.mu.Lock()
-	changed, err := o.catchUp(ctx, p)
+	targets, err := o.catchUp(ctx, p)
 	if err != nil { // it is set anyway, and Run will read it
 		o.log.Warn("an override is set, and cannot be read back yet", "error", err)
 	}
 	o.mu.Unlock()
-	o.tell(changed)
-	return r, nil
+	o.tell(targets)
+	return got, nowMs, nil
 }
 
 // Get returns the override that Redis has for a key or a pattern now, nil if there is none or it has ended.

@@ -8,7 +8,6 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/glob"
-	"github.com/streamcounter/streamcounter/lua"
 )
 
 // suffix is the end of an override's field in levels and due. levels has such a field with the record of
@@ -39,7 +38,7 @@ func Matcher(target string) func(key string) bool {
 // If above is not 0, decisions that are in force are published again, with versions above that number.
 func (s Store) Sweep(ctx context.Context, p int, all *All, fields []string, above int64) (rest []string,
 	written int64, err error) {
-	var items []lua.ExpireItem
+	args := []any{auditEntries, above}
 	for i, field := range fields {
 		target, ours := TargetOf(field)
 		if !ours {
@@ -51,20 +50,20 @@ func (s Store) Sweep(ctx context.Context, p int, all *All, fields []string, abov
 		if rest == nil {
 			rest = append(make([]string, 0, len(fields)), fields[:i]...)
 		}
-		item := lua.ExpireItem{Target: target}
+		several := ""
 		if !strings.HasPrefix(target, "\n") {
 			if above == 0 && !slices.Contains(fields, target) {
 				rest = append(rest, target)
 			}
-			item.Pattern = all.patternOf(target)
+			several = all.patternOf(target)
 		}
-		items = append(items, item)
+		args = append(args, target, several)
 	}
-	if len(items) == 0 {
+	if rest == nil {
 		return fields, 0, nil
 	}
-	written, _, err = s.Lua.ExpireOverrides(ctx, s.partition(p), s.Now(), auditEntries, above, items)
-	return rest, written, err
+	r := s.call(ctx, "expire-overrides", p, args...)
+	return rest, r.Integer(), r.End()
 }
 
 // patternOf returns the override that a pattern or a network sets for a key, as JSON; "" if there is none.

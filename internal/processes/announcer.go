@@ -96,9 +96,14 @@ func (a *Announcer) announce(ctx context.Context) error {
 	defer cancel()
 	a.checkMeta(asking)
 	own := a.config.Fingerprint()
-	all, now, err := a.lua.Announce(asking, a.config.Keys.Processes(), 0,
-		lua.Process{Name: a.config.Name, Fingerprint: own}, 3*a.config.Every.Milliseconds())
-	if err != nil {
+	r := a.lua.Call(asking, "announce", nil, []string{a.config.Keys.Processes()}, lua.Now(0).Arg(), a.config.Name, own,
+		3*a.config.Every.Milliseconds())
+	now, all := r.Integer(), []Process(nil)
+	for r.More() {
+		all = append(all, Process{Name: r.Text(), Fingerprint: r.Text()})
+		r.Integer() // since when it has these rules
+	}
+	if err := r.End(); err != nil {
 		return fmt.Errorf("announcing in %s: %w", a.config.Keys.Processes(), err)
 	}
 	a.compare(own, all, now)
@@ -133,17 +138,15 @@ func (a *Announcer) noteLibrary(ctx context.Context, now int64) error {
 // compare compares the rules of other processes with those of this process. A warning is logged again only if the set
 // of differing rules changes, not if the processes change: a process that starts again and again with other rules is
 // reported once.
-func (a *Announcer) compare(own string, all []lua.Process, now int64) {
-	var list []Process
+func (a *Announcer) compare(own string, all []Process, now int64) {
 	others := 0
 	for _, p := range all {
-		list = append(list, Process{Name: p.Name, Fingerprint: p.Fingerprint})
 		if p.Fingerprint != own {
 			others++
 		}
 	}
 	a.disagree.Set(float64(others))
-	groups := ByRules(list)
+	groups := ByRules(all)
 	if others == 0 {
 		if a.warned {
 			a.config.Log.Info("all processes run with the same rules again", "rules", own)

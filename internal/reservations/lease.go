@@ -26,15 +26,16 @@ func (s *Store) RenewLease(ctx context.Context, plan *windows.Plan, ttl time.Dur
 	out Leased, err error) {
 	requests := []counters.Request{{Plan: plan, Key: ask.Key, Cost: ask.Used}}
 	err = s.counter.UnderPlans(requests, func() error {
-		args := lua.LeaseArgs{ReservationArgs: s.argsOf(ask.ID, requests), Had: ask.Had,
-			TTLMs: ttl.Milliseconds(), Keep: ask.Keep, Want: ask.Want, Least: max(1, ask.Least)}
-		reply, err := s.lua.LeaseUnits(ctx, args)
+		c := s.callWith(requests, func(counters.Request) string { return "l" }) // a reset does not remove these units
+		r := c.run(ctx, "lease-units", ask.ID, ttl.Milliseconds(), ask.Had, ask.Keep, ask.Want, max(1, ask.Least))
+		got := Leased{Stood: r.Integer() == 1, Units: r.Integer(), Resets: r.Integer()}
+		r.Integer() // how many transitions were written
+		states, err := c.states(r, (*lua.Reply).Answer)
 		if err != nil {
 			return err
 		}
-		out = Leased{Stood: reply.Stood, Units: reply.Units, Resets: reply.Resets}
-		if plan != nil {
-			out.State = plan.State(reply.Key)
+		if out = got; plan != nil {
+			out.State = states[0]
 		}
 		return nil
 	})

@@ -7,13 +7,24 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/lua"
-	"github.com/streamcounter/streamcounter/windows"
+)
+
+// ReserveState is the outcome of a request for a reservation.
+type ReserveState int64
+
+// The states of a reservation that was requested.
+const (
+	Denied        ReserveState = 0
+	Reserved      ReserveState = 1
+	StandsAlready ReserveState = 2  // the id was reserved before, by the same request
+	SettledBefore ReserveState = -1 // the id was reserved before, and is settled
+	OtherRequest  ReserveState = -2 // the id was reserved before, by another request
 )
 
 // Reservation is the outcome of a request for a reservation.
 type Reservation struct {
 	counters.Verdict // in the order of the requests
-	State            lua.ReserveState
+	State            ReserveState
 	// ExpiresMs is when it expires, by Redis's clock.
 	ExpiresMs int64
 }
@@ -26,17 +37,15 @@ func (s *Store) Reserve(ctx context.Context, id string, ttl time.Duration, finge
 ) (Reservation, error) {
 	var out Reservation
 	err := s.counter.UnderPlans(requests, func() error {
-		reply, err := s.lua.Reserve(ctx, s.argsOf(id, requests), ttl.Milliseconds(), fingerprint)
+		c := s.callWith(requests, onExpiry)
+		r := c.run(ctx, "reserve", id, ttl.Milliseconds(), "", fingerprint)
+		state, expires, transitions := ReserveState(r.Integer()), r.Integer(), r.Integer()
+		items, err := c.states(r, (*lua.Reply).AnswerWithShadows)
 		if err != nil {
 			return err
 		}
-		allowed := reply.State == lua.Reserved || reply.State == lua.StandsAlready
-		out = Reservation{State: reply.State, ExpiresMs: reply.ExpiresMs}
-		out.Verdict = counters.Verdict{Allowed: allowed, Atomic: true, Transitions: reply.Transitions,
-			Items: make([]windows.KeyState, len(requests))}
-		for i, a := range requests {
-			out.Items[i] = a.Plan.State(reply.Keys[i])
-		}
+		out = Reservation{State: state, ExpiresMs: expires, Verdict: counters.Verdict{Atomic: true, Items: items,
+			Allowed: state == Reserved || state == StandsAlready, Transitions: transitions}}
 		return nil
 	})
 	return out, err
@@ -50,7 +59,7 @@ func (s *Store) Withdraw(ctx context.Context, id string, requests []counters.Req
 		free[i].Cost = 0
 	}
 	return s.counter.UnderPlans(free, func() error {
-		_, err := s.lua.Settle(ctx, s.argsOf(id, free), lua.Withdraw, s.rememberMs(), "-")
+		_, _, err := s.callWith(free, onExpiry).settle(ctx, id, withdraw, s.rememberMs(), "-")
 		return err
 	})
 }

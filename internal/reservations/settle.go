@@ -17,9 +17,35 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
+// SettleOp is what is done with a reservation.
+type SettleOp string
+
+// The ways to end a reservation, and to renew it.
+const (
+	Commit SettleOp = "commit"
+	Cancel SettleOp = "cancel"
+	Renew  SettleOp = "renew"
+	Expire SettleOp = "expire"
+	// withdraw cancels and removes the id.
+	withdraw SettleOp = "withdraw"
+)
+
+// SettleState is the outcome of a SettleOp.
+type SettleState int64
+
+// The states of a reservation that was to be settled.
+const (
+	Unknown      SettleState = 0
+	Settled      SettleState = 1
+	DoneBefore   SettleState = 2
+	WasCommitted SettleState = -1 // before; for a commit: with another cost
+	WasCancelled SettleState = -2
+	HasExpired   SettleState = -3
+)
+
 // Settlement is the outcome of ending or renewing a reservation.
 type Settlement struct {
-	State                lua.SettleState
+	State                SettleState
 	ExpiresMs, SettledMs int64
 	Keys                 []SettledKey
 }
@@ -38,51 +64,60 @@ type SettledKey struct {
 // its keys, the error wraps api.ErrBadRequest. For a commit, cost returns the charge of a key from its
 // reserved units. Settle may be sent again: ending a reservation again in the same way, with the same costs, does
 // nothing. The keys in without are left out.
-func (s *Store) Settle(ctx context.Context, rules *windows.Rules, id string, parts []int, op lua.SettleOp,
+func (s *Store) Settle(ctx context.Context, rules *windows.Rules, id string, parts []int, op SettleOp,
 	ttl time.Duration, cost func(key string, units int64) int64, without ...string,
 ) (Settlement, error) {
 	keys, before, err := s.keysOf(ctx, id, parts)
 	keys = slices.DeleteFunc(keys, func(k SettledKey) bool { return slices.Contains(without, k.Key) })
-	if err != nil || len(keys) == 0 && op != lua.Expire {
-		return Settlement{State: lua.Unknown}, err
+	if err != nil || len(keys) == 0 && op != Expire {
+		return Settlement{State: Unknown}, err
 	}
 	requests := make([]counters.Request, len(keys)) // the cost is what is charged
 	for i, k := range keys {
 		requests[i] = counters.Request{Plan: rules.Match(k.Key), Key: k.Key}
-		if op == lua.Commit && slices.ContainsFunc(requests[i].Plan.Rules(), (*windows.Rule).Charges) {
+		if op == Commit && slices.ContainsFunc(requests[i].Plan.Rules(), (*windows.Rule).Charges) {
 			requests[i].Cost = cost(k.Key, k.Units)
 		}
 	}
 	ms, fingerprint := s.rememberMs(), "-"
-	if op == lua.Commit {
+	if op == Commit {
 		fingerprint = fingerprintOf(keys, cost)
 	}
-	if op == lua.Renew {
+	if op == Renew {
 		if ms, err = renewFor(cmp.Or(ttl, before), requests); err != nil {
 			return Settlement{}, err
 		}
 	}
 	var out Settlement
 	err = s.counter.UnderPlans(requests, func() error {
-		args := s.argsOf(id, requests)
+		c := s.callWith(requests, onExpiry)
 		if len(keys) == 0 { // the script removes its due entry, if the id has no record by then
-			for _, p := range parts {
-				args.Partitions = append(args.Partitions, s.partition(p))
-			}
+			c.partitions = parts
 		}
-		reply, err := s.lua.Settle(ctx, args, op, ms, fingerprint)
+		got, states, err := c.settle(ctx, id, op, ms, fingerprint)
 		if err != nil {
 			return err
 		}
-		out = Settlement{State: reply.State, ExpiresMs: reply.ExpiresMs, SettledMs: reply.SettledMs, Keys: keys}
 		for i, a := range requests {
 			if keys[i].Plan = a.Plan; a.Plan != nil {
-				keys[i].State = a.Plan.State(reply.Keys[i])
+				keys[i].State = states[i]
 			}
 		}
+		out, out.Keys = got, keys
 		return nil
 	})
 	return out, err
+}
+
+// settle runs settle.lua. ms is how long a settled reservation is remembered; for a renewal, it is how long from now
+// the reservation expires. fingerprint is a word for the costs. It is safe to send again.
+func (c *call) settle(ctx context.Context, id string, op SettleOp, ms int64, fingerprint string) (Settlement,
+	[]windows.KeyState, error) {
+	r := c.run(ctx, "settle", id, string(op), ms, fingerprint)
+	out := Settlement{State: SettleState(r.Integer()), ExpiresMs: r.Integer(), SettledMs: r.Integer()}
+	r.Integer() // how many transitions were written
+	states, err := c.states(r, (*lua.Reply).State)
+	return out, states, err
 }
 
 // fingerprintOf returns a word for the costs of keys. It does not depend on how the caller gave them: one for all keys,
@@ -149,7 +184,7 @@ func (s *Store) Sweep(ctx context.Context, p int, rules *windows.Rules, fields [
 // expire settles a reservation if it has expired. It leaves out the keys whose reservations are no longer there,
 // because a foreign key has their place.
 func (s *Store) expire(ctx context.Context, p int, rules *windows.Rules, id string) error {
-	_, err := s.Settle(ctx, rules, id, []int{p}, lua.Expire, 0, nil)
+	_, err := s.Settle(ctx, rules, id, []int{p}, Expire, 0, nil)
 	if !redisclient.IsWrongType(err) {
 		return err
 	}
@@ -169,6 +204,6 @@ func (s *Store) expire(ctx context.Context, p int, rules *windows.Rules, id stri
 	if len(foreign) == 0 {
 		return err
 	}
-	_, err = s.Settle(ctx, rules, id, []int{p}, lua.Expire, 0, nil, foreign...)
+	_, err = s.Settle(ctx, rules, id, []int{p}, Expire, 0, nil, foreign...)
 	return err
 }

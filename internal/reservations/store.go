@@ -22,7 +22,6 @@ import (
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // Store has the reservations of a counter's keys. It is safe for concurrent use.
@@ -79,34 +78,6 @@ func (s *Store) Shards(id string) [][]int {
 
 func (s *Store) rememberMs() int64 {
 	return cmp.Or(s.counter.Retention, stream.DefaultRetention).Milliseconds()
-}
-
-// argsOf returns the arguments with the keys of requests and their costs. A key without a plan has no meters.
-func (s *Store) argsOf(id string, requests []counters.Request) lua.ReservationArgs {
-	args := lua.ReservationArgs{Now: s.counter.Clock(), ID: id}
-	for _, a := range requests {
-		p := s.keys.Partition(a.Key)
-		at := slices.Index(args.Partitions, s.partition(p))
-		if at < 0 {
-			at = len(args.Partitions)
-			args.Partitions = append(args.Partitions, s.partition(p))
-		}
-		k := lua.ReservationKey{Partition: at, Holds: s.keys.Holds(p, a.Key), Units: a.Cost}
-		if a.Plan != nil {
-			own := s.counter.Key(a.Plan, a.Key)
-			k.Meters, k.Plan = own.Meters, own.Plan
-			if a.Plan.Live != nil && a.Plan.Live.OnExpire == windows.OnExpireFree {
-				k.Policy = "f" // they are free then; otherwise they are charged
-			}
-		}
-		args.Keys = append(args.Keys, k)
-	}
-	return args
-}
-
-func (s *Store) partition(p int) lua.ReservationPartition {
-	return lua.ReservationPartition{Levels: s.keys.Levels(p), Due: s.keys.Due(p), Outbox: s.keys.Outbox(p),
-		Reservations: s.keys.Reservations(p)}
 }
 
 // keysOf reads which keys a reservation has in some partitions, and its ttl. There are no keys if the id is
