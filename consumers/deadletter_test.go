@@ -63,7 +63,7 @@ func TestGapsOfSeveralPartitions(t *testing.T) {
 func TestACutDeadLetterIsValidUTF8(t *testing.T) {
 	for _, field := range []string{"k", "ke", "key"} {
 		m := entry.Message{Values: map[string]any{field: strings.Repeat("€", 2000)}}
-		body := letterOf(m, invalid, "").Body
+		body := letterOf(m, invalid, "").body
 		if !utf8.ValidString(body) || !strings.HasSuffix(body, "€…") || len(body) < 4094 {
 			t.Errorf("%d bytes, which end in %q", len(body), body[len(body)-9:])
 		}

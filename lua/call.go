@@ -108,7 +108,7 @@ func (s *Caller) run(ctx context.Context, op string, as function, plans []*Plan,
 	return s.script(op, as, plans).Run(ctx, s.client, keys, args...).Result()
 }
 
-// errNoFunctions: the server has not accepted the library. load has set how long calls run as scripts then.
+// errNoFunctions: the server has not accepted the library. notLoaded has set how long calls run as scripts then.
 var errNoFunctions = errors.New("the server takes no library")
 
 // mayFallBack reports whether a call has not run because the server has no such function. If so, it sets how long
@@ -149,8 +149,8 @@ func (s *Caller) callOn(ctx context.Context, c redis.Cmdable, as function, keys 
 			return nil, err
 		}
 	}
-	if err := s.load(ctx, server); err != nil {
-		return nil, err
+	if err := load(ctx, server); err != nil {
+		return nil, s.notLoaded(err)
 	}
 	return fcallOn(ctx, c, as, keys, args)
 }
@@ -209,34 +209,28 @@ func (s *Caller) prepare(ctx context.Context, c redis.Cmdable) error {
 
 // Load loads the library on the server, or on all masters of a Cluster, if it is not there yet.
 func (s *Caller) Load(ctx context.Context) error {
-	on := func(ctx context.Context, c redis.Cmdable) error {
-		err := c.FunctionLoad(ctx, Library().Text).Err()
-		if isThere(err) {
-			return nil
-		}
-		return fmt.Errorf("loading the library: %w", err)
-	}
 	if cluster, ok := s.client.(*redis.ClusterClient); ok {
-		return cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return on(ctx, node) })
+		return cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return load(ctx, node) })
 	}
-	return on(ctx, s.client)
+	return load(ctx, s.client)
 }
 
-// isThere reports whether a library was loaded, now or before.
-func isThere(err error) bool {
-	var answered redis.Error
-	return err == nil || errors.As(err, &answered) && strings.Contains(answered.Error(), "already exists")
-}
-
-// load loads the library on a server. It returns errNoFunctions if the server does not accept it.
-func (s *Caller) load(ctx context.Context, c redis.Cmdable) error {
+// load loads the library on one server, if it is not there yet.
+func load(ctx context.Context, c redis.Cmdable) error {
 	err := c.FunctionLoad(ctx, Library().Text).Err()
 	var answered redis.Error
-	switch {
-	case isThere(err):
+	if err == nil || errors.As(err, &answered) && strings.Contains(answered.Error(), "already exists") {
 		return nil
+	}
+	return fmt.Errorf("loading the library: %w", err)
+}
+
+// notLoaded returns errNoFunctions if a server has not accepted the library, otherwise the error of load.
+func (s *Caller) notLoaded(err error) error {
+	var answered redis.Error
+	switch {
 	case !errors.As(err, &answered):
-		return fmt.Errorf("loading the library: %w", err)
+		return err
 	case hasPrefix(err, "NOPERM"):
 		s.refused(forbiddenFor)
 	default:

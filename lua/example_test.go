@@ -12,7 +12,7 @@ import (
 )
 
 // One check of one key with only this package. With rules, use package windows.
-func ExampleCaller_Check() {
+func ExampleCaller_Call() {
 	server, err := miniredis.Run() // in place of a real Redis
 	if err != nil {
 		log.Fatal(err)
@@ -25,18 +25,14 @@ func ExampleCaller_Check() {
 		Meters: []lua.Meter{{Algorithm: "sliding-log", SpanMs: 60_000, Windows: []int{1}}},
 		Rules: []lua.Rule{{Name: "api", Algorithm: "sliding-log", HoldMs: 1000,
 			Windows: []lua.Window{{Ms: 60_000, Limit: 5, Steps: []int64{100, 5}}}}}}
-	args := lua.CheckArgs{
-		Partitions: []lua.CheckPartition{{Levels: "sc:{0}:levels", Due: "sc:{0}:due", Outbox: "sc:{0}:outbox"}},
-		Plans:      []*lua.Plan{plan},
-		Keys:       []lua.CheckKey{{Meters: []string{"sc:{0}:log:user:42"}}},
-		Calls:      [][]lua.CheckItem{{{Key: 0, Cost: 4}}, {{Key: 0, Cost: 2}}},
-	}
-	reply, err := lua.NewCaller(client).Check(context.Background(), args)
-	if err != nil {
-		log.Fatal(err)
-	}
-	for _, call := range reply.Calls {
-		fmt.Println(call.Allowed, call.Items[0].Windows[0].Used)
+	plans, keys := []*lua.Plan{plan}, []string{"sc:{0}:levels", "sc:{0}:due", "sc:{0}:outbox", "sc:{0}:log:user:42"}
+	for _, cost := range []int{4, 2} {
+		r := lua.NewCaller(client).Call(context.Background(), "check", plans, keys, "", 1+16384, plan.Text(), cost)
+		_, allowed, state := r.Integer(), r.Integer() == 1, r.AnswerWithShadows(plan)
+		if err := r.End(); err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(allowed, state.Windows[0].Used)
 	}
 	// Output:
 	// true 4

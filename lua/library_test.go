@@ -20,7 +20,18 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-var partition = lua.CheckPartition{Levels: "sc:{0}:levels", Due: "sc:{0}:due", Outbox: "sc:{0}:outbox"}
+var partition = []string{"sc:{0}:levels", "sc:{0}:due", "sc:{0}:outbox"}
+
+const onePlan = 1 + 16384 // one partition and one plan, as in check.lua
+
+// failure runs an operation with the arguments of a test and returns its error.
+func failure(ctx context.Context, s *lua.Caller, op string, keys []string, args ...any) error {
+	all := &lua.Plan{}
+	for _, name := range lua.AlgorithmNames() {
+		all.Meters = append(all.Meters, lua.Meter{Algorithm: name})
+	}
+	return s.Call(ctx, op, []*lua.Plan{all}, keys, args...).Err()
+}
 
 // checked charges one unit of a key in partition 0 of "sc", whose limit is 10^9, and returns how many units are used.
 func checked(ctx context.Context, s *lua.Caller, key string) (used int64, err error) {
@@ -28,19 +39,13 @@ func checked(ctx context.Context, s *lua.Caller, key string) (used int64, err er
 }
 
 func checkedOf(ctx context.Context, s *lua.Caller, key string, limit int64) (used int64, err error) {
-	reply, err := s.Check(ctx, lua.CheckArgs{
-		Partitions: []lua.CheckPartition{partition},
-		Plans:      []*lua.Plan{planOf(limit, 100, 1_000_000_000)},
-		Keys:       []lua.CheckKey{{Meters: []string{"sc:{0}:log:" + key}}},
-		Calls:      [][]lua.CheckItem{{{Cost: 1}}},
-	})
-	if err != nil {
-		return 0, err
+	plan := planOf(limit, 100, 1_000_000_000)
+	r := s.Call(ctx, "check", []*lua.Plan{plan}, append(partition[:3:3], "sc:{0}:log:"+key), "", onePlan, plan.Text(), 1)
+	_, allowed, state := r.Integer(), r.Integer(), r.AnswerWithShadows(plan)
+	if err = r.End(); err == nil && allowed == 0 {
+		err = errDenied
 	}
-	if !reply.Calls[0].Allowed {
-		return reply.Calls[0].Items[0].Windows[0].Used, errDenied
-	}
-	return reply.Calls[0].Items[0].Windows[0].Used, nil
+	return state.Windows[0].Used, err
 }
 
 // planOf returns a plan of one window of a minute, with these levels.
@@ -206,10 +211,11 @@ func TestFullMemory(t *testing.T) {
 			if used, err := checkedOf(t.Context(), s, "full", 3); used != 3 || !errors.Is(err, errDenied) {
 				t.Errorf("a check that is denied: %d, %v", used, err)
 			}
-			had, _, err := s.Reset(t.Context(), partition, 0, "sc:{0}:holds:full",
-				lua.Key{Meters: []string{"sc:{0}:log:full"}, Plan: planOf(3)}, nil, nil)
-			if err != nil || !had {
-				t.Errorf("a reset: %v, %v", had, err)
+			plan := planOf(3)
+			r := s.Call(t.Context(), "reset", []*lua.Plan{plan}, append(partition[:3:3], "sc:{0}:holds:full",
+				"sc:{0}:log:full"), "", plan.Text())
+			if had := r.Integer(); r.Err() != nil || had != 1 {
+				t.Errorf("a reset: %v, %v", had, r.Err())
 			}
 		})
 	}
@@ -280,18 +286,18 @@ func TestLoad(t *testing.T) {
 // The library uses one list for all replies to checks. A short reply has nothing of a longer reply before it.
 func TestAShortReplyAfterALongOne(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
-	s := lua.NewCaller(c)
-	args := lua.CheckArgs{
-		Partitions: []lua.CheckPartition{partition},
-		Plans:      []*lua.Plan{planOf(100, 100, 100)},
-		Keys:       []lua.CheckKey{{Meters: []string{"sc:{0}:log:a"}}, {Meters: []string{"sc:{0}:log:b"}}},
-		Calls:      [][]lua.CheckItem{{{Key: 0, Cost: 1}}, {{Key: 1, Cost: 2}}},
-	}
-	_, err := s.Check(t.Context(), args)
-	testkit.Must(t, err)
-	args.Keys, args.Calls = args.Keys[:1], args.Calls[:1]
-	if got, err := s.Check(t.Context(), args); err != nil || got.Calls[0].Items[0].Windows[0].Used != 2 {
-		t.Errorf("%+v, %v", got, err)
+	plan, keys := planOf(100, 100, 100), append(partition[:3:3], "sc:{0}:log:a", "sc:{0}:log:b")
+	for want, checks := range [][]any{{1, 2}, {1}} {
+		r := lua.NewCaller(c).Call(t.Context(), "check", []*lua.Plan{plan}, keys[:3+len(checks)],
+			append([]any{"", onePlan, plan.Text()}, checks...)...)
+		_, _, state := r.Integer(), r.Integer(), r.AnswerWithShadows(plan)
+		if len(checks) == 2 {
+			r.Integer()
+			r.AnswerWithShadows(plan)
+		}
+		if err := r.End(); err != nil || state.Windows[0].Used != int64(want)+1 {
+			t.Errorf("%+v, %v", state, err)
+		}
 	}
 }
 
@@ -300,7 +306,6 @@ func TestAShortReplyAfterALongOne(t *testing.T) {
 func TestAFailedCallLeavesNothingBehind(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
 	ctx, s := t.Context(), lua.NewCaller(c)
-	partition := []string{partition.Levels, partition.Due, partition.Outbox}
 	rule := []any{planOf(10, 80, 8, 100, 10).Text()}
 	with := func(head []any, tail ...any) []any { return append(append(append([]any{}, head...), rule...), tail...) }
 	// A key with a refund and a mark of reservations, a corrupt one, one of another type, one of an old period.
@@ -312,21 +317,20 @@ func TestAFailedCallLeavesNothingBehind(t *testing.T) {
 	calendar := []any{(&lua.Plan{Meters: []lua.Meter{{Algorithm: lua.Calendar, SpanMs: 1, Windows: []int{1}}},
 		Rules: []lua.Rule{{Name: "api", Algorithm: "month", Windows: []lua.Window{{Ms: 1, Limit: 10,
 			Steps: []int64{80, 8, 100, 10}, ID: 101, FromMs: 5, NextMs: 1}}}}}).Text()}
-	one := 1 + 16384 // one partition and one plan, as in check.lua
 	failures := []struct {
 		op   string
 		keys []string
 		args []any
 	}{
-		{"check", append(partition[:3:3], "sc:{0}:log:marked"), with([]any{"", one}, "x")},
-		{"check", append(partition[:3:3], "sc:{0}:log:corrupt"), with([]any{"", one}, "k", 7, 1)},
+		{"check", append(partition[:3:3], "sc:{0}:log:marked"), with([]any{"", onePlan}, "x")},
+		{"check", append(partition[:3:3], "sc:{0}:log:corrupt"), with([]any{"", onePlan}, "k", 7, 1)},
 		{"check", []string{"sc:{1}:levels", "sc:{0}:due", "sc:{0}:outbox", "sc:{0}:log:text"},
-			with([]any{"5", one}, 9)},
-		{"check", append(partition[:3:3], "sc:{0}:calendar:k"), append(append([]any{"", one}, calendar...), 1)},
+			with([]any{"5", onePlan}, 9)},
+		{"check", append(partition[:3:3], "sc:{0}:calendar:k"), append(append([]any{"", onePlan}, calendar...), 1)},
 		{"refund", append(partition[:3:3], "sc:{0}:log:marked"), with([]any{"", "x"})},
 		{"sweep", append(partition[:3:3], "sc:{0}:log:corrupt"), []any{"", 1, "no rule"}},
 		{"fold", []string{"sc:{0}:log:text", "sc:{0}:levels", "sc:{0}:due", "sc:{0}:outbox", "sc:{0}:ids",
-			"sc:{0}:log:marked"}, with([]any{"", "g", 1, one}, 1, 1, "1-1",
+			"sc:{0}:log:marked"}, with([]any{"", "g", 1, onePlan}, 1, 1, "1-1",
 			"00-0123456789abcdef0123456789abcdef-0123456789abcdef-01 ")},
 		{"none", partition, []any{""}},
 	}
@@ -335,7 +339,7 @@ func TestAFailedCallLeavesNothingBehind(t *testing.T) {
 		if _, err := checkedOf(ctx, s, key, 10); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Call(ctx, f.op, f.keys, f.args); err == nil {
+		if err := failure(ctx, s, f.op, f.keys, f.args...); err == nil {
 			t.Errorf("%d: %s did not fail", round, f.op)
 		}
 		if used, err := checkedOf(ctx, s, key, 10); err != nil || used != 2 {
@@ -350,7 +354,7 @@ func TestAFailedCallLeavesNothingBehind(t *testing.T) {
 		}
 	}
 	// Data of a key that a failed call has read is not used after the key was removed.
-	testkit.Must(t, s.Call(ctx, "check", append(partition[:3:3], "sc:{0}:log:marked"), with([]any{"", one}, 0)))
+	testkit.Must(t, failure(ctx, s, "check", append(partition[:3:3], "sc:{0}:log:marked"), with([]any{"", onePlan}, 0)...))
 	testkit.Must(t, c.Del(ctx, "sc:{0}:log:marked").Err())
 	if _, err := checkedOf(ctx, s, "marked", 10); err != nil {
 		t.Error(err)
@@ -360,11 +364,10 @@ func TestAFailedCallLeavesNothingBehind(t *testing.T) {
 	}
 	// A call also does not use the plans of the call before it.
 	key, plan := "sc:{0}:log:marked", rule[0]
-	testkit.Must(t, s.Call(ctx, "check", append(partition[:3:3], key), []any{"", 1 + 2*16384, plan, plan,
-		1 + 8192*(2+4096), 1}))
-	if err := s.Call(ctx, "check", append(slices.Concat(partition[:3], partition[:3]), key), []any{"", 2 + 16384, plan,
-		1 + 8192*(2+4096), 1}); err == nil {
-		t.Error("a call has found a plan that it was not told")
+	testkit.Must(t, failure(ctx, s, "check", append(partition[:3:3], key), "", 1+2*16384, plan, plan, 1+8192*(2+4096), 1))
+	if err := failure(ctx, s, "check", append(slices.Concat(partition, partition), key), "", 2+16384, plan,
+		1+8192*(2+4096), 1); err == nil {
+		t.Error("a call has found a plan that it did not have")
 	}
 	if functions, scripts := functionsOf(t, c); !functions || scripts {
 		t.Errorf("functions: %v, scripts: %v", functions, scripts)
@@ -390,20 +393,15 @@ func TestALargeCallLeavesLittleMemory(t *testing.T) {
 	testkit.Must(t, c.XGroupCreateMkStream(ctx, "sc:{0}:events", "g", "0").Err())
 	plan := planOf(100, 100, 100)
 	for _, n := range []int{8000, 1} { // a small call drops the lists of a large one
-		keys := make([]lua.FoldKey, n)
-		check := lua.CheckArgs{Plans: []*lua.Plan{plan}, Partitions: []lua.CheckPartition{partition}}
-		for i := range keys {
-			keys[i] = lua.FoldKey{Meters: []string{fmt.Sprint("sc:{0}:log:", i)},
-				Groups: []lua.FoldGroup{{Count: 1, IDs: []string{fmt.Sprintf("1-%d", i+1)}}}}
-			check.Keys = append(check.Keys, lua.CheckKey{Meters: keys[i].Meters})
-			check.Calls = append(check.Calls, []lua.CheckItem{{Key: i, Cost: 1}})
+		logs, events, checks := make([]string, n), []any(nil), []any(nil)
+		for i := range logs {
+			logs[i] = fmt.Sprint("sc:{0}:log:", i)
+			events, checks = append(events, 1, 1, fmt.Sprintf("1-%d", i+1)), append(checks, 1)
 		}
-		_, err := s.Fold(ctx, lua.FoldArgs{Group: "g", RememberMs: 1000, Plans: check.Plans,
-			Partitions: []lua.FoldPartition{{Events: "sc:{0}:events", Levels: partition.Levels, Due: partition.Due,
-				Outbox: partition.Outbox, IDs: "sc:{0}:ids", Sections: []lua.FoldSection{{Keys: keys}}}}})
-		testkit.Must(t, err)
-		_, err = s.Check(ctx, check)
-		testkit.Must(t, err)
+		testkit.Must(t, failure(ctx, s, "fold", append([]string{"sc:{0}:events", partition[0], partition[1], partition[2],
+			"sc:{0}:ids"}, logs...), append([]any{"", "g", 1000, onePlan, plan.Text()}, events...)...))
+		testkit.Must(t, failure(ctx, s, "check", append(partition[:3:3], logs...),
+			append([]any{"", onePlan, plan.Text()}, checks...)...))
 	}
 	if after := used(); after > before+4<<20 {
 		t.Errorf("the library takes %d KB more after a call of 8,000 keys", (after-before)>>10)

@@ -26,9 +26,9 @@ func TestLocks(t *testing.T) {
 		key, other := prefix+":{0}:relay", prefix+":{1}:relay"
 		ask := func(who string, ms int64, want, wantOther bool) {
 			t.Helper()
-			held, err := lua.NewCaller(c).Lock(ctx, []string{key, other}, who, ms)
-			if err != nil || len(held) != 2 || held[key] != want || held[other] != wantOther {
-				t.Fatalf("%s asks for %d ms: %v, %v; expected %v and %v", who, ms, held, err, want, wantOther)
+			r := lua.NewCaller(c).Call(ctx, "lock", nil, []string{key, other}, who, ms)
+			if held := r.Flags(2); r.End() != nil || held[0] != want || held[1] != wantOther {
+				t.Fatalf("%s asks for %d ms: %v, %v; expected %v and %v", who, ms, held, r.End(), want, wantOther)
 			}
 		}
 		testkit.Must(t, c.Set(ctx, other, "b", time.Minute).Err())
@@ -69,11 +69,15 @@ func TestRetireKeepsWhoHoldsEvents(t *testing.T) {
 	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
 		ctx := context.Background()
 		events := streamtest.Prefix(t) + ":{0}:events"
-		if n, err := lua.NewCaller(c).Retire(ctx, []string{events}, "workers", "gone", 0); err != nil || n != 0 {
+		retire := func(name string) (int64, error) {
+			r := lua.NewCaller(c).Call(ctx, "retire", nil, []string{events}, "workers", name, 0)
+			return r.Integer(), r.End()
+		}
+		if n, err := retire("gone"); err != nil || n != 0 {
 			t.Fatalf("without a stream: %d, %v", n, err)
 		}
 		testkit.Must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: events, Values: []any{"key", "k"}}).Err())
-		if n, err := lua.NewCaller(c).Retire(ctx, []string{events}, "workers", "gone", 0); err != nil || n != 0 {
+		if n, err := retire("gone"); err != nil || n != 0 {
 			t.Fatalf("without a group: %d, %v", n, err)
 		}
 		testkit.Must(t, c.XGroupCreate(ctx, events, "workers", "0").Err())
@@ -87,7 +91,7 @@ func TestRetireKeepsWhoHoldsEvents(t *testing.T) {
 			}
 		}
 		for _, name := range []string{"busy", "idle"} {
-			if _, err := lua.NewCaller(c).Retire(ctx, []string{events}, "workers", name, 0); err != nil {
+			if _, err := retire(name); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -124,7 +128,7 @@ func TestScriptsValidateFirst(t *testing.T) {
 		type list = []any
 		fold := func(plans int, parts ...list) error {
 			args := slices.Concat(list{"", "g", 1, 2 + 16384*plans, text}, slices.Concat(parts...))
-			return lua.NewCaller(c).Call(ctx, "fold", slices.Concat(own, logs), args)
+			return failure(ctx, lua.NewCaller(c), "fold", slices.Concat(own, logs), args...)
 		}
 		section := func(keys, plan, partition float64) list { return list{keys + 8192*(plan+4096*partition)} }
 		first, group, second := section(1, 1, 1), list{1, 1, "1-0"}, section(1, 1, 2)
@@ -147,7 +151,7 @@ func TestScriptsValidateFirst(t *testing.T) {
 		refused("no group after one", fold(1, first, group, second, list{1, -1, "1-0"}))
 
 		of := append(own[1:4:4], logs[0])
-		call := func(op string, args ...any) error { return lua.NewCaller(c).Call(ctx, op, of, args) }
+		call := func(op string, args ...any) error { return failure(ctx, lua.NewCaller(c), op, of, args...) }
 		one, two := 1+16384, 2+16384 // as in check.lua: how many partitions, and one plan
 		refused("half a unit", call("check", "", one, text, 1.5))
 		refused("a check cut short", call("check", "", one, text, "l"))
@@ -258,10 +262,10 @@ func TestADeadStreamThatTakesNoMore(t *testing.T) {
 			t.Skip("this server takes more after the greatest ID") // the embedded Redis
 		}
 		for _, want := range []bool{true, false} { // sent again it writes no second letter
-			from := lua.AcknowledgeEvents(events, "workers", p+":{0}:levels")
-			written, err := lua.NewCaller(c).DeadLetters(ctx, from, dead, 10, []lua.DeadLetter{{ID: id, Reason: "now"}})
-			if err != nil || written[0] != want {
-				t.Fatalf("written %v, %v; want %v", written, err, want)
+			r := lua.NewCaller(c).Call(ctx, "deadletter", nil, []string{events, dead, p + ":{0}:levels"}, "workers", 10, id,
+				"now", "", false)
+			if written := r.Flags(1); r.End() != nil || written[0] != want {
+				t.Fatalf("written %v, %v; want %v", written, r.End(), want)
 			}
 		}
 		letters := c.XRange(ctx, dead, "-", "+").Val()
@@ -276,76 +280,76 @@ func TestADeadStreamThatTakesNoMore(t *testing.T) {
 func TestGaps(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.Redis(t)) // the embedded Redis does not have the numbers
 	ctx, prefix := t.Context(), streamtest.Prefix(t)
-	part := lua.GapPartition{Events: prefix + ":{0}:events", Dead: prefix + ":{0}:dead", Levels: prefix + ":{0}:levels"}
+	events, dead, levels := prefix+":{0}:events", prefix+":{0}:dead", prefix+":{0}:levels"
 	server := lua.NewCaller(c)
 	add := func(n int) {
 		t.Helper()
 		for range n {
-			testkit.Must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: part.Events, Values: []any{"key", "k"}}).Err())
+			testkit.Must(t, c.XAdd(ctx, &redis.XAddArgs{Stream: events, Values: []any{"key", "k"}}).Err())
 		}
 	}
 	last := ""
 	read := func(n int64) {
 		t.Helper()
 		got, err := c.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "workers", Consumer: "a", Count: n,
-			Streams: []string{part.Events, ">"}}).Result()
+			Streams: []string{events, ">"}}).Result()
 		testkit.Must(t, err)
-		var list []lua.DeadLetter
+		letters := []any{"workers", 0}
 		for _, m := range got[0].Messages {
 			last = m.ID
-			list = append(list, lua.DeadLetter{ID: m.ID})
+			letters = append(letters, m.ID, "", "", false)
 		}
-		_, err = server.DeadLetters(ctx, lua.AcknowledgeEvents(part.Events, "workers", part.Levels), part.Dead, 0, list)
-		testkit.Must(t, err)
+		testkit.Must(t, server.Call(ctx, "deadletter", nil, []string{events, dead, levels}, letters...).Err())
 	}
 	gap := func(what string, want int64) {
 		t.Helper()
 		for _, want := range []int64{want, 0} { // each is found once
-			if n, err := server.Gap(ctx, []lua.GapPartition{part}, "workers", 10); err != nil || n[0] != want {
-				t.Errorf("%s: %d missing, %v, want %d", what, n, err, want)
+			r := server.Call(ctx, "gap", nil, []string{events, dead, levels}, "workers", 10)
+			if n := r.Integer(); r.End() != nil || n != want {
+				t.Errorf("%s: %d missing, %v, want %d", what, n, r.End(), want)
 			}
 		}
 		if want == 0 {
 			return
 		}
 		first := "none"
-		if left := c.XRangeN(ctx, part.Events, "-", "+", 1).Val(); len(left) > 0 {
+		if left := c.XRangeN(ctx, events, "-", "+", 1).Val(); len(left) > 0 {
 			first = left[0].ID
 		}
 		text := fmt.Sprintf("%d events were trimmed before they were counted; last one read: %s, first one left: %s",
-			want, c.XInfoGroups(ctx, part.Events).Val()[0].LastDeliveredID, first)
-		if got := c.XRevRangeN(ctx, part.Dead, "+", "-", 1).Val()[0].Values["reason"]; got != text {
+			want, c.XInfoGroups(ctx, events).Val()[0].LastDeliveredID, first)
+		if got := c.XRevRangeN(ctx, dead, "+", "-", 1).Val()[0].Values["reason"]; got != text {
 			t.Errorf("%s: %q, want %q", what, got, text)
 		}
 	}
-	begin := func() { testkit.Must(t, c.XGroupCreateMkStream(ctx, part.Events, "workers", "0").Err()) }
+	begin := func() { testkit.Must(t, c.XGroupCreateMkStream(ctx, events, "workers", "0").Err()) }
 	begin()
 	add(10)
-	testkit.Must(t, c.XTrimMaxLen(ctx, part.Events, 9).Err())
+	testkit.Must(t, c.XTrimMaxLen(ctx, events, 9).Err())
 	gap("nobody has read yet", 1)
 	read(7)
 	gap("2 are unread", 0)
-	testkit.Must(t, c.XTrimMaxLen(ctx, part.Events, 1).Err())
+	testkit.Must(t, c.XTrimMaxLen(ctx, events, 1).Err())
 	add(5)
 	read(3)
 	gap("the stream went on after a trim", 1)
-	testkit.Must(t, c.Do(ctx, "XGROUP", "SETID", part.Events, "workers", last, "ENTRIESREAD", "3").Err())
+	testkit.Must(t, c.Do(ctx, "XGROUP", "SETID", events, "workers", last, "ENTRIESREAD", "3").Err())
 	gap("the server's number is wrong", 0)
 	add(1500)
 	gap("too many are unread", 0)
-	testkit.Must(t, c.XTrimMaxLen(ctx, part.Events, 1400).Err())
+	testkit.Must(t, c.XTrimMaxLen(ctx, events, 1400).Err())
 	gap("all are unread", 103)
 	read(2000)
 	gap("all are read", 0)
-	testkit.Must(t, c.Del(ctx, part.Events).Err())
+	testkit.Must(t, c.Del(ctx, events).Err())
 	begin()
 	add(3)
 	gap("the stream was made again", 0)
-	testkit.Must(t, c.XTrimMaxLen(ctx, part.Events, 1).Err())
+	testkit.Must(t, c.XTrimMaxLen(ctx, events, 1).Err())
 	gap("and trimmed", 2)
-	testkit.Must(t, c.XTrimMaxLen(ctx, part.Events, 0).Err())
+	testkit.Must(t, c.XTrimMaxLen(ctx, events, 0).Err())
 	gap("none is left", 1)
-	if n := c.XLen(ctx, part.Dead).Val(); n != 5 {
+	if n := c.XLen(ctx, dead).Val(); n != 5 {
 		t.Errorf("%d dead letters, want one per loss", n)
 	}
 }

@@ -14,9 +14,9 @@ func TestReply(t *testing.T) {
 		"[1 a 2], expected 2 values":  {int64(1), "a", int64(2)},
 		"check script: reply [], exp": {},
 	} {
-		r := reply{op: "check", list: list}
-		n, text := r.integer(), next[string](&r)
-		err := r.end()
+		r := Reply{op: "check", list: list}
+		n, text := r.Integer(), r.Text()
+		err := r.End()
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %d, %q, %v; want %q", list, n, text, err, want)
 		}

@@ -183,7 +183,7 @@ func TestAResetOfALeasedKeyIsWholeOrNotAtAll(t *testing.T) {
 		s.check("k", 2)
 		p := s.keys.Partition("k")
 		names := []string{s.keys.Counter(p, "calendar", "k")}
-		before := lua.Key{Levels: s.keys.Levels(p), Meters: names, Plan: &lua.Plan{
+		before := counters.Key{Partition: p, Meters: names, Plan: &lua.Plan{
 			Meters: []lua.Meter{{Algorithm: lua.Calendar, SpanMs: 1, Windows: []int{1}}},
 			Rules: []lua.Rule{{Name: "budget", Algorithm: "month", Windows: []lua.Window{{Ms: 1000, Limit: 10,
 				Steps: []int64{100, 10}, ID: 1, FromMs: ends - 2000, NextMs: 1000}}}}}}
@@ -198,14 +198,10 @@ func TestAResetOfALeasedKeyIsWholeOrNotAtAll(t *testing.T) {
 
 // everyScriptSaysThePeriodIsOver runs each script that opens counters with a period that is over. The script
 // returns the error code, and writes nothing.
-func everyScriptSaysThePeriodIsOver(t *testing.T, s *store, over lua.Key) {
+func everyScriptSaysThePeriodIsOver(t *testing.T, s *store, over counters.Key) {
 	t.Helper()
-	ctx, c, now, p := t.Context(), s.redis, lua.Now(s.clock.ms), s.keys.Partition("k")
+	ctx, c, now, p := t.Context(), s.redis, s.clock.ms, s.keys.Partition("k")
 	levels, due, outbox := s.keys.Levels(p), s.keys.Due(p), s.keys.Outbox(p)
-	partition := lua.CheckPartition{Levels: levels, Due: due, Outbox: outbox}
-	key := lua.ReservationArgs{Now: now, ID: "r", Partitions: []lua.ReservationPartition{{Levels: levels, Due: due,
-		Outbox: outbox, Reservations: s.keys.Reservations(p)}},
-		Keys: []lua.ReservationKey{{Holds: s.keys.Holds(p, "k"), Units: 1, Meters: over.Meters, Plan: over.Plan}}}
 	state := func() string {
 		text := c.Get(ctx, over.Meters[0]).String()
 		for _, name := range []string{due, s.keys.Holds(p, "k")} {
@@ -221,44 +217,26 @@ func everyScriptSaysThePeriodIsOver(t *testing.T, s *store, over lua.Key) {
 	testkit.Must(t, c.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "workers", Consumer: "a",
 		Streams: []string{s.keys.Events(p), ">"}}).Err())
 	before := state()
-	for name, run := range map[string]func() error{
-		"check": func() error {
-			_, err := lua.NewCaller(c).Check(ctx, lua.CheckArgs{Now: now, Partitions: []lua.CheckPartition{partition},
-				Plans: []*lua.Plan{over.Plan}, Keys: []lua.CheckKey{{Meters: over.Meters}},
-				Calls: [][]lua.CheckItem{{{Cost: 1}}}})
-			return err
-		},
-		"fold": func() error {
-			_, err := lua.NewCaller(c).Fold(ctx, lua.FoldArgs{Now: now, Group: "workers", RememberMs: 1000,
-				Plans: []*lua.Plan{over.Plan},
-				Partitions: []lua.FoldPartition{{Events: s.keys.Events(p), Levels: levels, Due: due, Outbox: outbox,
-					IDs: s.keys.IDs(p), Sections: []lua.FoldSection{{Keys: []lua.FoldKey{{
-						Meters: over.Meters, Groups: []lua.FoldGroup{{Count: 1, IDs: []string{id}}}}}}}}}})
-			return err
-		},
-		"peek": func() error {
-			_, err := lua.NewCaller(c).Peek(ctx, now, []lua.Key{over})
-			return err
-		},
-		"sweep": func() error {
-			_, _, err := lua.NewCaller(c).Sweep(ctx, levels, due, outbox, now,
-				[]lua.SweepItem{{Meters: over.Meters, Plan: over.Plan}})
-			return err
-		},
-		"refund": func() error { _, _, err := lua.NewCaller(c).Refund(ctx, partition, now, 1, over); return err },
-		"reset": func() error {
-			_, _, err := lua.NewCaller(c).Reset(ctx, partition, now, s.keys.Holds(p, "k"), over, nil, nil)
-			return err
-		},
-		"reserve": func() error { _, err := lua.NewCaller(c).Reserve(ctx, key, 1000, "-"); return err },
-		"settle":  func() error { _, err := lua.NewCaller(c).Settle(ctx, key, reservations.Commit, 1000, "-"); return err },
-		"lease-units": func() error {
-			_, err := lua.NewCaller(c).LeaseUnits(ctx, lua.LeaseArgs{ReservationArgs: key, TTLMs: 1000, Want: 1,
-				Least: 1})
-			return err
-		},
+	text, own := over.Plan.Text(), append([]string{levels, due, outbox}, over.Meters...)
+	held := append([]string{levels, due, outbox, s.keys.Reservations(p), s.keys.Holds(p, "k")}, over.Meters...)
+	onePlan, reserved := 1+16384, []any{1, 1, text, 1, 1, "c", 1}
+	type list = []any
+	for name, x := range map[string]struct {
+		keys []string
+		args list
+	}{
+		"check": {own, list{onePlan, text, 1}},
+		"fold": {append([]string{s.keys.Events(p), levels, due, outbox, s.keys.IDs(p)}, over.Meters...),
+			list{"workers", 1000, onePlan, text, 1, 1, id}},
+		"peek":        {append([]string{levels}, over.Meters...), list{text}},
+		"sweep":       {own, list{1, text}},
+		"refund":      {own, list{1, text}},
+		"reset":       {append([]string{levels, due, outbox, s.keys.Holds(p, "k")}, over.Meters...), list{text}},
+		"reserve":     {held, append(list{"r", 1000, "", "-"}, reserved...)},
+		"settle":      {held, append(list{"r", "commit", 1000, "-"}, reserved...)},
+		"lease-units": {held, append(list{"r", 1000, 0, 0, 1, 1}, reserved...)},
 	} {
-		err := run()
+		err := lua.NewCaller(c).Call(ctx, name, []*lua.Plan{over.Plan}, x.keys, append(list{now}, x.args...)...).Err()
 		if ms, ok := lua.IsOutOfPeriod(err); !ok || ms != s.clock.ms {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -204,7 +204,8 @@ type keyGroups struct {
 	key        string
 	resolution int64 // ms
 	groups     []group
-	firsts     []int64 // group → ms of its first event
+	firsts     []int64          // group → ms of its first event
+	countOf    map[string]int64 // id of a producer → count of the first event with it
 
 	events, units int64
 }
@@ -219,6 +220,14 @@ type group struct {
 }
 
 func (k *keyGroups) add(e Event) {
+	if count, again := k.countOf[e.ProducerID]; again {
+		e.Count = count // only the first of them counts, and the groups have another order than the events
+	} else if e.ProducerID != "" {
+		if k.countOf == nil {
+			k.countOf = map[string]int64{}
+		}
+		k.countOf[e.ProducerID] = e.Count
+	}
 	k.events, k.units = k.events+1, k.units+e.Count
 	values, _ := k.plan.Values(e.Field) // an error was handled when the event was decoded, unless the rule is newer
 	for i := len(k.groups) - 1; i >= 0 && e.Ms-k.firsts[i] <= k.resolution; i-- {

@@ -60,21 +60,17 @@ func TestNoSumOutgrowsItsNumber(t *testing.T) {
 	const cost, window = 1 << 46, 3_600_000
 	eachAlgorithmInRedis(t, func(t *testing.T, s *store, a string) {
 		p, oracle := s.keys.Partition("k"), Oracle{Formula: formulaOf(a)}
-		args := lua.CheckArgs{Partitions: []lua.CheckPartition{{Levels: s.keys.Levels(p), Due: s.keys.Due(p),
-			Outbox: s.keys.Outbox(p)}},
-			Plans: []*lua.Plan{{
-				Meters: []lua.Meter{{Algorithm: a, Setting: testBuckets, SpanMs: window, Windows: []int{1}}},
-				Rules: []lua.Rule{{Name: "r", Algorithm: a,
-					Windows: []lua.Window{{Ms: window, Limit: 1 << 50}}}}}},
-			Keys:  []lua.CheckKey{{Meters: []string{s.keys.Counter(p, lua.Form(a), "k")}}},
-			Calls: [][]lua.CheckItem{{{Cost: cost}}}}
+		keys := []string{s.keys.Levels(p), s.keys.Due(p), s.keys.Outbox(p), s.keys.Counter(p, lua.Form(a), "k")}
+		plan := &lua.Plan{Meters: []lua.Meter{{Algorithm: a, Setting: testBuckets, SpanMs: window, Windows: []int{1}}},
+			Rules: []lua.Rule{{Name: "r", Algorithm: a, Windows: []lua.Window{{Ms: window, Limit: 1 << 50}}}}}
 		for total := int64(0); total < 1<<53+10*cost; total += cost {
 			s.clock.ms += window/2 + 1_234
-			args.Now = lua.Now(s.clock.ms)
-			reply, err := lua.NewCaller(s.redis).Check(t.Context(), args)
-			testkit.Must(t, err)
+			r := lua.NewCaller(s.redis).Call(t.Context(), "check", []*lua.Plan{plan}, keys, s.clock.ms, 1+16384,
+				plan.Text(), cost)
+			_, _, state := r.Integer(), r.Integer(), r.AnswerWithShadows(plan)
+			testkit.Must(t, r.End())
 			oracle.Add("k", s.clock.ms, cost)
-			used := reply.Calls[0].Items[0].Windows[0].Used
+			used := state.Windows[0].Used
 			if want := oracle.Used("k", s.clock.ms, window); used != want {
 				t.Fatalf("after %d units used %d, recount says %d", total, used, want)
 			}

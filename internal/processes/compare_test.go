@@ -10,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/lua"
 )
 
 // If processes have different rules, the metric shows it at once. The log has it once, with both sets of rules, when it
@@ -35,9 +34,9 @@ func TestDifferentRulesAreTold(t *testing.T) {
 		{362, "aa", "aa", 0, agree}, {363, "aa", "aa", 0, ""},
 		{370, "aa", "bb", 1, ""}, {430, "aa", "bb", 1, differ},
 	} {
-		all := []lua.Process{{Name: "work a", Fingerprint: x.own}}
+		all := []Process{{Name: "work a", Fingerprint: x.own}}
 		for _, fingerprint := range strings.Fields(x.others) {
-			all = append(all, lua.Process{Name: "work b", Fingerprint: fingerprint})
+			all = append(all, Process{Name: "work b", Fingerprint: fingerprint})
 		}
 		a.compare(x.own, all, 1000*x.second)
 		said := log.String()[seen:]
