@@ -111,7 +111,7 @@ type story struct {
 	pools  map[string]*recorder
 	stop   map[string]func()
 	other  *overrides.All // of another process
-	server *streamtest.RedisProcess
+	server *streamtest.Server
 	ahead  *atomic.Int64 // of the clock; nil before the step clock
 	put    []string      // IDs
 	logged testkit.Log

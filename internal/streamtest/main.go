@@ -21,7 +21,7 @@ var underMain atomic.Bool
 // Main runs the tests of a package, stops the servers they shared, and exits.
 // Nothing else would stop them: the containers' own reaper may be disabled.
 func Main(m *testing.M) {
-	if os.Getenv(natsServer) != "" {
+	if os.Getenv(isNATSServer) != "" {
 		if err := runNATSServer(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)

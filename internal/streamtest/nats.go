@@ -54,22 +54,13 @@ func startSharedNATS() (url, note string, stop func(), err error) {
 		func() { stopNATS(s); os.RemoveAll(dir) }, nil
 }
 
-// NATSServer is a NATS server with JetStream for one test, to simulate outages.
-type NATSServer struct{ *ServerProcess }
-
-// OwnNATS starts a NATS server for this test alone. It ends with the test, and so does its store.
-func OwnNATS(t testing.TB) *NATSServer {
+// OwnNATS starts a NATS server with JetStream for this test alone. It ends with the test, and so does its store.
+func OwnNATS(t testing.TB) *Server {
 	t.Helper()
-	s := natsProcess(t)
+	s := natsServer(t)
 	s.Start()
-	return &NATSServer{s}
+	return s
 }
-
-// Dir is the directory of JetStream's store.
-func (n *NATSServer) Dir() string { return n.p.dir }
-
-// URL is the server's address as nats://host:port, the same over restarts.
-func (n *NATSServer) URL() string { return "nats://" + n.Addr() }
 
 // EmbeddedNATS starts a NATS server in this process with the given options, on any free port if they name none. It
 // ends with stop, or with the test.

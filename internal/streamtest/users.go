@@ -108,7 +108,7 @@ func refused(url string) (list []string, err error) {
 }
 
 // SecuredRedis is a Redis for one test with the users of deploy/users.acl, plus passwords. Its default user is off.
-type SecuredRedis struct{ *RedisProcess }
+type SecuredRedis struct{ *Server }
 
 // NewSecuredRedis starts the server. It ends with the test.
 func NewSecuredRedis(t testing.TB, args ...string) *SecuredRedis {
@@ -121,15 +121,14 @@ func NewSecuredRedis(t testing.TB, args ...string) *SecuredRedis {
 	write("user default on nopass ~* &* +@all\n")
 	s := &SecuredRedis{OwnRedis(t, append([]string{"--aclfile", path}, args...)...)}
 	write(withPasswords(deploy.UsersACL))
-	err := withRedis(s.URL(), func(ctx context.Context,
-		c *redis.Client) error {
+	err := withRedis(s.URL(), func(ctx context.Context, c *redis.Client) error {
 		return c.Do(ctx, "ACL", "LOAD").Err()
 	})
 	if err != nil {
 		t.Fatalf("loading deploy/users.acl: %v", err)
 	}
-	s.p.ready = func(p *process) error { // after a restart it has these users
-		return await(p.addr(), p.gone, func(net.Conn) error {
+	s.ready = func(*Server) error { // after a restart it has these users
+		return await(s.Addr(), s.gone, func(net.Conn) error {
 			return withRedis(s.As("operator"), func(ctx context.Context, c *redis.Client) error {
 				return c.Ping(ctx).Err()
 			})
