@@ -22,6 +22,7 @@ func newLocks(t *testing.T, partitions int, ttl time.Duration) (*locks, *minired
 	testkit.Must(t, err)
 	c := streamtest.Connect(t, server.Addr())
 	return &locks{holds: map[int]*heldLock{}, shared: &shared{lua: lua.NewCaller(c), outages: newOutages(log),
+		shards: [][]int{keys.All()},
 		Config: Config{Redis: c, Keys: keys, Consumer: "me", LockTTL: ttl, Log: log}}}, server
 }
 

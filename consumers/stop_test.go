@@ -45,7 +45,7 @@ func TestAStopWhileRedisHangs(t *testing.T) {
 			Metrics: NewMetrics(prometheus.NewRegistry()), DrainTimeout: time.Hour, LockTTL: 24 * time.Hour,
 			Log: slog.New(slog.DiscardHandler)})
 		testkit.Must(t, err)
-		locks := pool.relay.locks
+		locks := pool.all.locks
 		locks.note(t.Context(), 0, true, time.Now().Add(locks.LockTTL))
 		ctx, stop := context.WithCancel(t.Context())
 		time.AfterFunc(time.Minute, stop)

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/streamcounter/streamcounter/internal/glob"
+	"github.com/streamcounter/streamcounter/internal/overrides"
 )
 
 // Rules are the rules of one file, in its order. They never change; a reload
@@ -29,8 +30,9 @@ type Rules struct {
 	withShadow *made[shadowStep] // the plans with one more shadow rule
 	warnings   []error           // of Parse
 
-	under               // With
-	values    bool      // a rule counts values
+	overrides *overrides.All    // nil: none (With)
+	changed   *made[changeStep] // the plans that overrides make of others
+	values    bool              // a rule counts values
 	fromEntry valueFrom // see WithValueFrom
 }
 
@@ -77,7 +79,7 @@ func newRules(list []*Rule) (*Rules, int, *fault) {
 		return nil, -1, faultf("", "rules is an empty list: want at least one")
 	}
 	r := &Rules{named: make(map[string]*Rule, len(list)), alone: make(map[*Rule]*Plan, len(list)),
-		withShadow: &made[shadowStep]{}, under: newUnder()}
+		withShadow: &made[shadowStep]{}, changed: &made[changeStep]{}}
 	for i, given := range list {
 		if given == nil {
 			return nil, i, faultf("", "is nil")
@@ -103,7 +105,8 @@ func newRules(list []*Rule) (*Rules, int, *fault) {
 // Combine returns the rules of each argument in turn, under one index. It does not
 // copy the rules. It returns an error if two rules have the same name.
 func Combine(each ...*Rules) (*Rules, error) {
-	r := &Rules{named: map[string]*Rule{}, alone: map[*Rule]*Plan{}, withShadow: &made[shadowStep]{}, under: newUnder()}
+	r := &Rules{named: map[string]*Rule{}, alone: map[*Rule]*Plan{}, withShadow: &made[shadowStep]{},
+		changed: &made[changeStep]{}}
 	for _, rules := range each {
 		r.warnings = append(r.warnings, rules.warnings...)
 		for _, rule := range rules.list {
