@@ -216,12 +216,11 @@ func (c *RedisCluster) Each(do func(addr string, node *redis.Client)) {
 // OwnClusterOfOne starts a Cluster that has one master.
 func OwnClusterOfOne(t testing.TB) *Server {
 	t.Helper()
-	node := OwnRedis(t, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(testkit.FreePort(t)))
-	one := Connect(t, node.URL())
-	testkit.Must(t, one.ClusterAddSlotsRange(t.Context(), 0, 16383).Err())
+	n := newNode(t, "master - 0 0 1 connected 0-%d", slots-1)
+	n.run(t, []*clusterNode{n}, nil)
 	Eventually(t, "the Cluster is whole", func() (bool, string) {
-		info := one.ClusterInfo(t.Context()).Val()
+		info := n.redis.ClusterInfo(t.Context()).Val()
 		return strings.Contains(info, "cluster_state:ok"), info
 	})
-	return node
+	return n.Server
 }

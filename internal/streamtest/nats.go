@@ -74,11 +74,12 @@ func EmbeddedNATS(t testing.TB, o server.Options) (s *server.Server, stop func()
 }
 
 func serveNATS(o server.Options) (*server.Server, error) {
-	o.Host, o.NoLog, o.NoSigs, o.Port = "127.0.0.1", true, true, cmp.Or(o.Port, server.RANDOM_PORT)
+	o.Host, o.NoLog, o.NoSigs, o.Port = "127.0.0.1", o.LogFile == "", true, cmp.Or(o.Port, server.RANDOM_PORT)
 	srv, err := server.NewServer(&o)
 	if err != nil {
 		return nil, fmt.Errorf("make an embedded NATS server: %w", err)
 	}
+	srv.ConfigureLogger()
 	srv.Start()
 	if !srv.ReadyForConnections(startWithin) {
 		stopNATS(srv)
