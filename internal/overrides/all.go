@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -247,11 +249,7 @@ func (o *All) take(p int, entries []redis.XMessage) []string {
 	}
 	o.versions[p] = text(entries[0], "version")
 	o.set.put(changes)
-	targets := make([]string, 0, len(changes))
-	for target := range changes {
-		targets = append(targets, target)
-	}
-	return targets
+	return slices.Collect(maps.Keys(changes))
 }
 
 func (o *All) read(p int, target, value string) *Override {

@@ -40,16 +40,11 @@ func Matcher(target string) func(key string) bool {
 func (s Store) Sweep(ctx context.Context, p int, all *All, fields []string, above int64) (rest []string,
 	written int64, err error) {
 	var items []lua.ExpireItem
-	for i, field := range fields {
+	for _, field := range fields {
 		target, ours := TargetOf(field)
 		if !ours {
-			if rest != nil {
-				rest = append(rest, field)
-			}
+			rest = append(rest, field)
 			continue
-		}
-		if rest == nil {
-			rest = append(make([]string, 0, len(fields)), fields[:i]...)
 		}
 		item := lua.ExpireItem{Target: target}
 		if !strings.HasPrefix(target, "\n") {
@@ -61,7 +56,7 @@ func (s Store) Sweep(ctx context.Context, p int, all *All, fields []string, abov
 		items = append(items, item)
 	}
 	if len(items) == 0 {
-		return fields, 0, nil
+		return rest, 0, nil
 	}
 	written, _, err = s.Lua.ExpireOverrides(ctx, s.partition(p), s.Now(), auditEntries, above, items)
 	return rest, written, err
