@@ -3,6 +3,7 @@ package streamtest
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -16,6 +17,13 @@ import (
 	"github.com/streamcounter/streamcounter/deploy"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
+
+// Prefix returns a prefix for keys and subjects that no other test has, in this process or another: "t-" and ten hex
+// digits.
+func Prefix(t testing.TB) string {
+	t.Helper()
+	return fmt.Sprintf("t-%010x", rand.Uint64()>>24)
+}
 
 // sharedUsers are the users of deploy/users.acl, but only for the prefixes of tests.
 var sharedUsers = strings.ReplaceAll(deploy.UsersACL, "~sc:", "~t-??????????:") // as in Prefix
