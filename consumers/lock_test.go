@@ -15,7 +15,8 @@ import (
 func newLocks(t *testing.T, partitions int, ttl time.Duration) (*locks, *miniredis.Miniredis) {
 	t.Helper()
 	server := streamtest.EmbeddedRedis(t)
-	return poolOn(t, streamtest.Connect(t, server.Addr()), partitions, func(c *Config) { c.LockTTL = ttl }).all.locks, server
+	pool := poolOn(t, streamtest.Connect(t, server.Addr()), partitions, func(c *Config) { c.LockTTL = ttl })
+	return pool.all.locks, server
 }
 
 // A relay that cannot renew its locks stops by its own clock, before another can take them.

@@ -30,8 +30,8 @@ import (
 
 // A story is a file of testdata: rules, a line of dashes, and steps. Steps of the second list wait until they are true;
 // a number there is expected as it is, or >N. A number before a step repeats it. P/NAME is a key of partition P that
-// begins with user:NAME, and P/long is a long one. "TEXT" in an entry has the escapes of Go, X*N is N bytes X, and $N is the ID of the entry that
-// the step put added, the first is $1.
+// begins with user:NAME, and P/long is a long one. "TEXT" in an entry has the escapes of Go, X*N is N bytes X, and $N
+// is the ID of the entry that the step put added, the first is $1.
 //
 //	start POOL [SETTING...]              a pool starts. Its publisher may be down, or its second Publish (fails);
 //	                                     its connection may be tight or slow; min-idle=, lock=, quarantine=DURATION;

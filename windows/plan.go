@@ -36,8 +36,8 @@ type Plan struct {
 	resolutionMs int64
 	lease        time.Duration // see LeaseTime
 
-	// Of a plan that an override has made: the plan without the override, which may be nil, and the rule that would
-	// decide, if the override exempts the key.
+	// Only a plan that an override has made has these: the plan without the override, which may be nil, and the rule
+	// that would decide, if the override exempts the key.
 	written *Plan
 	exempt  *Rule
 
