@@ -13,35 +13,27 @@ import (
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 )
 
-// folder handles batches that were read or claimed until each of their events is acknowledged. It is safe to use from
-// several goroutines.
-type folder struct {
-	*shared
-	overridden *overridden   // of the sweeper
-	raised     chan struct{} // of the sweeper
-}
-
 // fold counts batches with one script call and returns when each of their events is acknowledged: fold.lua
 // acknowledges the events that it counts. The batches are of different partitions of one server. fold tries again for
 // as long as ctx allows: sending a fold again is safe. errs[i] is the outcome of batches[i]. On an error (ctx has
 // ended, the partition is quarantined) events stay pending, and another worker claims them.
-func (f *folder) fold(ctx context.Context, batches ...eventlog.Batch) (errs []error) {
+func (w *worker) fold(ctx context.Context, batches ...eventlog.Batch) (errs []error) {
 	folds, letters := make([]counters.Batch, len(batches)), make([][]deadLetter, len(batches))
 	for i, b := range batches {
-		folds[i], letters[i] = f.decode(b)
+		folds[i], letters[i] = w.decode(b)
 	}
 	start := time.Now()
-	traced, end := f.startFold(ctx, batches, folds)
-	unmatched, errs := f.count(traced, folds...)
+	traced, end := w.startFold(ctx, batches, folds)
+	unmatched, errs := w.count(traced, folds...)
 	end(errors.Join(errs...))
-	f.observe(batches, errs, start)
+	w.observe(batches, errs, start)
 	for i, b := range batches {
 		p := b.Partition
 		if errs[i] == nil {
-			errs[i] = f.acknowledgeUncounted(ctx, p, unmatched[i], letters[i])
+			errs[i] = w.acknowledgeUncounted(ctx, p, unmatched[i], letters[i])
 		}
 		if redisclient.IsRefusal(errs[i]) { // the partition's keys may be the reason
-			quarantined, err := f.quarantine.examine(ctx, p)
+			quarantined, err := w.quarantine.examine(ctx, p)
 			if quarantined {
 				errs[i] = fmt.Errorf("%w: %w", errQuarantined, errs[i])
 			}
@@ -54,18 +46,18 @@ func (f *folder) fold(ctx context.Context, batches ...eventlog.Batch) (errs []er
 // decode returns the events of a batch that can be counted, and dead letters for the others. A producer may compute
 // the partition of a key wrongly. The key would then be counted in two partitions, and each would know only a part of
 // its count.
-func (f *folder) decode(b eventlog.Batch) (counters.Batch, []deadLetter) {
-	rules, events, letters := f.Rules(), make([]counters.Event, 0, len(b.Messages)), []deadLetter(nil)
+func (w *worker) decode(b eventlog.Batch) (counters.Batch, []deadLetter) {
+	rules, events, letters := w.Rules(), make([]counters.Event, 0, len(b.Messages)), []deadLetter(nil)
 	for _, m := range b.Messages {
 		e, err := m.Decode()
 		event, kind := counters.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, ProducerID: e.ID,
 			Fields: m.Values}, invalid
-		switch right := f.Keys.Partition(e.Key); {
+		switch right := w.Keys.Partition(e.Key); {
 		case err != nil:
 		case right != b.Partition:
 			kind, err = misplaced, fmt.Errorf(
 				"wrong partition: appended to partition %d, the key belongs to partition %d (%s)", b.Partition, right,
-				f.Keys.Events(right))
+				w.Keys.Events(right))
 		default:
 			err = rules.CheckValues(e.Key, event.Field)
 		}
@@ -82,19 +74,19 @@ func (f *folder) decode(b eventlog.Batch) (counters.Batch, []deadLetter) {
 // events that no rule matches, or why the batch was not counted. If Redis refuses the call, each batch is folded
 // separately (events that were already counted are skipped). So a partition with a key of another type, or an event
 // that makes the script fail, does not hold up the other partitions.
-func (f *folder) count(ctx context.Context, batches ...counters.Batch) (unmatched [][]string, errs []error) {
+func (w *worker) count(ctx context.Context, batches ...counters.Batch) (unmatched [][]string, errs []error) {
 	var refusal error
-	err := f.retry(ctx, "counting events", batches[0].Partition, func() error {
-		rules := f.Rules()
-		folded, list, err := f.Counter.Fold(ctx, rules, batches...)
+	err := w.retry(ctx, "counting events", batches[0].Partition, func() error {
+		rules := w.Rules()
+		folded, list, err := w.Counter.Fold(ctx, rules, batches...)
 		switch {
 		case redisclient.IsRefusal(err):
 			refusal, err = err, nil
 		case err == nil:
 			unmatched = list
-			f.observeFolded(folded)
+			w.observeFolded(folded)
 			for _, b := range batches {
-				f.overridden.blockedByPattern(rules, b.Events)
+				w.overridden.blockedByPattern(rules, b.Events)
 			}
 		}
 		return err
@@ -109,9 +101,9 @@ func (f *folder) count(ctx context.Context, batches ...counters.Batch) (unmatche
 		case err != nil:
 			errs[i] = err
 		case len(batches) == 1:
-			unmatched[i], errs[i] = f.isolate(ctx, b, refusal)
+			unmatched[i], errs[i] = w.isolate(ctx, b, refusal)
 		default:
-			list, errOf := f.count(ctx, b)
+			list, errOf := w.count(ctx, b)
 			unmatched[i], errs[i] = list[0], errOf[0]
 		}
 	}
@@ -119,12 +111,12 @@ func (f *folder) count(ctx context.Context, batches ...counters.Batch) (unmatche
 }
 
 // retry tries until do succeeds, Redis refuses it, or ctx ends.
-func (f *folder) retry(ctx context.Context, what string, p int, do func() error) error {
+func (w *worker) retry(ctx context.Context, what string, p int, do func() error) error {
 	var wait backoff
 	for {
 		err := do()
 		if err == nil || redisclient.IsRefusal(err) {
-			f.outages.note(what, p, nil) // it has answered
+			w.outages.note(what, p, nil) // it has answered
 		}
 		if err == nil {
 			return nil
@@ -132,11 +124,11 @@ func (f *folder) retry(ctx context.Context, what string, p int, do func() error)
 		if ctx.Err() != nil {
 			return fmt.Errorf("%s: %w", what, errors.Join(ctx.Err(), err))
 		}
-		f.Metrics.failures.Inc()
+		w.Metrics.failures.Inc()
 		if redisclient.IsRefusal(err) {
 			return fmt.Errorf("%s: %w", what, err)
 		}
-		f.outages.note(what, p, err)
+		w.outages.note(what, p, err)
 		if !wait.wait(ctx) {
 			return fmt.Errorf("%s: %w", what, err)
 		}
@@ -145,9 +137,9 @@ func (f *folder) retry(ctx context.Context, what string, p int, do func() error)
 
 // isolate counts a batch that Redis refused for another reason than the type of a key. It halves the batch, calls
 // count again, and makes a dead letter of the one event that causes the refusal.
-func (f *folder) isolate(ctx context.Context, b counters.Batch, refusal error) (unmatched []string, err error) {
+func (w *worker) isolate(ctx context.Context, b counters.Batch, refusal error) (unmatched []string, err error) {
 	p, events := b.Partition, b.Events
-	quarantined, err := f.quarantine.examine(ctx, p)
+	quarantined, err := w.quarantine.examine(ctx, p)
 	// Scripts accept a counter of any type. So WRONGTYPE is about one of the partition's own keys, even if somebody
 	// has fixed that key meanwhile.
 	if quarantined || err != nil || redisclient.IsWrongType(refusal) {
@@ -156,13 +148,13 @@ func (f *folder) isolate(ctx context.Context, b counters.Batch, refusal error) (
 	if len(events) == 1 {
 		e := events[0]
 		letter := letterOf(entry.Message{ID: e.ID, Values: e.Fields}, refused, refusal.Error())
-		return nil, f.deadLetter(ctx, p, []deadLetter{letter})
+		return nil, w.deadLetter(ctx, p, []deadLetter{letter})
 	}
-	f.Log.Warn("Redis rejected a batch; isolating the bad event", "partition", p, "events", len(events),
+	w.Log.Warn("Redis rejected a batch; isolating the bad event", "partition", p, "events", len(events),
 		"error", refusal)
 	for half := range slices.Chunk(events, (len(events)+1)/2) {
 		b.Events = half
-		list, errs := f.count(ctx, b)
+		list, errs := w.count(ctx, b)
 		if errs[0] != nil {
 			return nil, errs[0]
 		}
@@ -172,30 +164,30 @@ func (f *folder) isolate(ctx context.Context, b counters.Batch, refusal error) (
 }
 
 // acknowledgeUncounted acknowledges the events of a batch that were not counted.
-func (f *folder) acknowledgeUncounted(ctx context.Context, p int, unmatched []string, letters []deadLetter) error {
+func (w *worker) acknowledgeUncounted(ctx context.Context, p int, unmatched []string, letters []deadLetter) error {
 	if len(unmatched) > 0 {
-		err := f.retry(ctx, "acknowledging unmatched events", p, func() error {
-			n, err := f.dead.acknowledge(ctx, p, unmatched)
-			f.Metrics.unmatched.Add(float64(n))
+		err := w.retry(ctx, "acknowledging unmatched events", p, func() error {
+			n, err := w.dead.acknowledge(ctx, p, unmatched)
+			w.Metrics.unmatched.Add(float64(n))
 			return err
 		})
 		if err != nil {
 			return err
 		}
 	}
-	return f.deadLetter(ctx, p, letters)
+	return w.deadLetter(ctx, p, letters)
 }
 
 // deadLetter acknowledges events that cannot be counted and keeps them for a person to see.
-func (f *folder) deadLetter(ctx context.Context, p int, letters []deadLetter) error {
+func (w *worker) deadLetter(ctx context.Context, p int, letters []deadLetter) error {
 	if len(letters) == 0 {
 		return nil
 	}
-	f.Log.Warn("events cannot be counted, they become dead letters",
-		"stream", f.Keys.Dead(p), "events", len(letters), "first", letters[0].id, "reason", letters[0].reason)
-	err := f.retry(ctx, "writing dead letters", p, func() error { return f.dead.ofEvents(ctx, p, letters) })
+	w.Log.Warn("events cannot be counted, they become dead letters",
+		"stream", w.Keys.Dead(p), "events", len(letters), "first", letters[0].id, "reason", letters[0].reason)
+	err := w.retry(ctx, "writing dead letters", p, func() error { return w.dead.ofEvents(ctx, p, letters) })
 	if redisclient.IsRefusal(err) { // no reason to hold up what can be counted
-		f.Log.Error("writing dead letters failed, the events stay pending", "stream", f.Keys.Dead(p), "events",
+		w.Log.Error("writing dead letters failed, the events stay pending", "stream", w.Keys.Dead(p), "events",
 			len(letters), "error", err)
 		return nil
 	}
@@ -203,7 +195,7 @@ func (f *folder) deadLetter(ctx context.Context, p int, letters []deadLetter) er
 }
 
 // observe records the size and the duration of a fold. Only the events of batches without an error are counted.
-func (f *folder) observe(batches []eventlog.Batch, errs []error, start time.Time) {
+func (w *worker) observe(batches []eventlog.Batch, errs []error, start time.Time) {
 	events := 0
 	for i, b := range batches {
 		if errs[i] == nil {
@@ -211,31 +203,31 @@ func (f *folder) observe(batches []eventlog.Batch, errs []error, start time.Time
 		}
 	}
 	if events > 0 {
-		f.Metrics.batchEvents.Observe(float64(events))
-		f.Metrics.foldSeconds.Observe(time.Since(start).Seconds())
+		w.Metrics.batchEvents.Observe(float64(events))
+		w.Metrics.foldSeconds.Observe(time.Since(start).Seconds())
 	}
 }
 
 // observeFolded records what became of the events of a script call, and how many events and units of each rule and
 // key there were.
-func (f *folder) observeFolded(folded counters.Folded) {
+func (w *worker) observeFolded(folded counters.Folded) {
 	if folded.Transitions > 0 {
-		signal(f.raised)
+		signal(w.raised)
 	}
-	f.Metrics.folded.Add(float64(folded.Folded))
-	f.Metrics.late.Add(float64(folded.Late))
-	f.Metrics.alreadyCounted.Add(float64(folded.AlreadyCounted))
-	f.Metrics.duplicate.Add(float64(folded.Duplicate))
-	f.Metrics.merged.Add(float64(folded.Merged))
+	w.Metrics.folded.Add(float64(folded.Folded))
+	w.Metrics.late.Add(float64(folded.Late))
+	w.Metrics.alreadyCounted.Add(float64(folded.AlreadyCounted))
+	w.Metrics.duplicate.Add(float64(folded.Duplicate))
+	w.Metrics.merged.Add(float64(folded.Merged))
 	for i, keys := 0, folded.Keys; i < len(keys); {
 		rule, events, units := keys[i].Rule, int64(0), int64(0)
 		for ; i < len(keys) && keys[i].Rule == rule; i++ {
 			events, units = events+keys[i].Events, units+keys[i].Units
-			if f.Activity != nil {
-				f.Activity.Events(rule, keys[i].Key, keys[i].Events, keys[i].Units)
+			if w.Activity != nil {
+				w.Activity.Events(rule, keys[i].Key, keys[i].Events, keys[i].Units)
 			}
 		}
-		f.Metrics.ruleEvents.WithLabelValues(rule).Add(float64(events))
-		f.Metrics.ruleUnits.WithLabelValues(rule).Add(float64(units))
+		w.Metrics.ruleEvents.WithLabelValues(rule).Add(float64(events))
+		w.Metrics.ruleUnits.WithLabelValues(rule).Add(float64(units))
 	}
 }

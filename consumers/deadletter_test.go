@@ -2,12 +2,10 @@ package consumers
 
 import (
 	"errors"
-	"log/slog"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/redis/go-redis/v9"
 
@@ -15,18 +13,14 @@ import (
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/lua"
-	"github.com/streamcounter/streamcounter/stream"
 )
 
 // If one dead stream is of another type, the gaps of the other partitions are still recorded.
 func TestGapsOfSeveralPartitions(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.Redis(t)) // the embedded one does not keep these numbers
 	ctx := t.Context()
-	keys, err := stream.NewKeys(streamtest.Prefix(t), 4)
-	testkit.Must(t, err)
-	d := &deadLetters{&shared{lua: lua.NewCaller(c), Config: Config{Keys: keys,
-		Metrics: NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler)}}}
+	d := poolOn(t, c, 4, nil).all.dead
+	keys := d.Keys
 	for p := range 3 { // partition 3 has nothing
 		testkit.Must(t, c.XGroupCreateMkStream(ctx, keys.Events(p), eventlog.Group, "0").Err())
 		for range 5 {

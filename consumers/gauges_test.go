@@ -1,28 +1,22 @@
 package consumers
 
 import (
-	"log/slog"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
-	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/stream"
 )
 
 // While Redis does not answer, no gauge shows a last value that says that all is well.
 func TestGaugesOfAServerThatDoesNotAnswer(t *testing.T) {
 	server := streamtest.EmbeddedRedis(t)
-	k, err := stream.NewKeys(streamtest.Prefix(t), 4)
-	testkit.Must(t, err)
-	m := NewMetrics(prometheus.NewRegistry())
-	g := &gauges{ahead: map[int]bool{}, shared: &shared{Config: Config{Redis: streamtest.Connect(t, server.Addr()),
-		Keys: k, Metrics: m, Log: slog.New(slog.DiscardHandler)}}}
+	g := poolOn(t, streamtest.Connect(t, server.Addr()), 4, nil).gauges
+	m := g.Metrics
 	for _, refusal := range []string{"", "LOADING Redis is loading the dataset in memory", ""} {
 		server.SetError(refusal)
-		want := k.Partitions
+		want := g.Keys.Partitions
 		if refusal != "" {
 			want = 0
 		}

@@ -92,11 +92,15 @@ func (l *locks) run(ctx context.Context) {
 func (l *locks) renew(ctx context.Context) {
 	within, cancel := context.WithTimeout(ctx, l.LockTTL)
 	defer cancel()
-	l.eachShard(func(parts []int) {
-		if err := l.renewShard(within, ctx, parts); ctx.Err() == nil {
-			l.outages.note("renewing the relay's locks", parts[0], err)
-		}
-	})
+	var asking sync.WaitGroup
+	for _, parts := range l.shards {
+		asking.Go(func() {
+			if err := l.renewShard(within, ctx, parts); ctx.Err() == nil {
+				l.outages.note("renewing the relay's locks", parts[0], err)
+			}
+		})
+	}
+	asking.Wait()
 }
 
 // renewShard requests the locks of the partitions of one server. A lock without an answer expires by its timer. Holds

@@ -2,7 +2,6 @@ package consumers
 
 import (
 	"context"
-	"log/slog"
 	"testing"
 	"time"
 
@@ -10,19 +9,14 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/lua"
-	"github.com/streamcounter/streamcounter/stream"
 )
 
 // newLocks returns the locks of a relay on an embedded Redis.
 func newLocks(t *testing.T, partitions int, ttl time.Duration) (*locks, *miniredis.Miniredis) {
 	t.Helper()
-	server, log := streamtest.EmbeddedRedis(t), slog.New(slog.DiscardHandler)
-	keys, err := stream.NewKeys("sc", partitions)
-	testkit.Must(t, err)
-	c := streamtest.Connect(t, server.Addr())
-	return &locks{holds: map[int]*heldLock{}, shared: &shared{lua: lua.NewCaller(c), outages: newOutages(log),
-		Config: Config{Redis: c, Keys: keys, Consumer: "me", LockTTL: ttl, Log: log}}}, server
+	server := streamtest.EmbeddedRedis(t)
+	pool := poolOn(t, streamtest.Connect(t, server.Addr()), partitions, func(c *Config) { c.LockTTL = ttl })
+	return pool.all.locks, server
 }
 
 // A relay that cannot renew its locks stops by its own clock, before another can take them.

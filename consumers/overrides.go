@@ -89,40 +89,27 @@ var overriddenAgain = []time.Duration{time.Second, 5 * time.Second}
 
 // followOverridden examines keys whose override changed, at once and again later: their decisions may no longer hold,
 // or may have other limits.
-func (s *sweeper) followOverridden(ctx context.Context) {
-	var wait backoff
-	for {
-		select {
-		case <-s.overridden.some:
-		case <-ctx.Done():
-			return
-		}
-		targets := s.overridden.take()
-		if len(targets) > maxOverridden {
-			signal(s.recheck)
-		}
-		if !s.tryOverridden(ctx, targets) {
-			wait.wait(ctx)
-			continue
-		}
-		wait.reset()
-		for _, d := range overriddenAgain {
-			time.AfterFunc(d, func() { s.tryOverridden(ctx, targets) })
-		}
+func (s *sweeper) followOverridden(ctx context.Context) error {
+	targets := s.overridden.take()
+	if len(targets) > maxOverridden {
+		signal(s.recheck)
 	}
+	if err := s.tryOverridden(ctx, targets); err != nil {
+		return err
+	}
+	for _, d := range overriddenAgain {
+		time.AfterFunc(d, func() { _ = s.tryOverridden(ctx, targets) })
+	}
+	return nil
 }
 
 // tryOverridden examines the keys of targets. If that fails, the targets wait for the next try.
-func (s *sweeper) tryOverridden(ctx context.Context, targets map[string]struct{}) bool {
+func (s *sweeper) tryOverridden(ctx context.Context, targets map[string]struct{}) error {
 	err := s.lookAtOverridden(ctx, targets)
-	if ctx.Err() != nil {
-		return false
-	}
-	s.outages.note("looking at keys whose override changed", 0, err)
 	if err != nil {
 		s.overridden.add(slices.Collect(maps.Keys(targets)))
 	}
-	return err == nil
+	return err
 }
 
 // lookAtOverridden sweeps the keys of the targets. For a target that is a pattern, it also sweeps the keys that match

@@ -139,22 +139,23 @@ type shared struct {
 	dead       *deadLetters
 	turns      []sync.Mutex // of the partitions
 	locks      *locks
+	shards     [][]int // the partitions of each: on a Cluster, one server may be down alone
 }
 
-// eachShard runs do for the partitions of each shard, concurrently: on a Cluster, one server may be down alone.
-func (s *shared) eachShard(do func(parts []int)) {
-	var shards sync.WaitGroup
-	for _, parts := range eventlog.Shards(s.Redis, s.Keys.All()) {
-		shards.Go(func() { do(parts) })
-	}
-	shards.Wait()
+// inTurn makes all code that examines the levels of one partition by the rules run one after another within this
+// process, each time with the rules that are in force when its turn comes. Otherwise code with the rules from before
+// a reload could write after code with the new rules. (Other processes may have old rules for a while, hence
+// recheckAfter.)
+func (s *shared) inTurn(p int, look func(rules *windows.Rules) error) error {
+	s.turns[p].Lock()
+	defer s.turns[p].Unlock()
+	return look(s.Rules())
 }
 
 // Pool runs the parts of one worker process.
 type Pool struct {
-	drain     time.Duration
+	all       *shared
 	worker    *worker
-	reclaimer *reclaimer
 	sweeper   *sweeper
 	relay     *relay
 	comparer  *comparer
@@ -169,19 +170,18 @@ func NewPool(c Config) (*Pool, error) {
 		return nil, err
 	}
 	all := &shared{Config: c, lua: lua.NewCaller(c.Redis), outages: newOutages(c.Log),
-		turns: make([]sync.Mutex, c.Keys.Partitions)}
+		turns: make([]sync.Mutex, c.Keys.Partitions), shards: eventlog.Shards(c.Redis, c.Keys.All())}
 	all.quarantine = &quarantine{shared: all, until: map[int]time.Time{}}
 	all.dead = &deadLetters{all}
 	all.locks = &locks{shared: all, holds: map[int]*heldLock{}}
 	sweeper := newSweeper(all)
-	f := &folder{shared: all, overridden: &sweeper.overridden, raised: sweeper.raised}
-	pool := &Pool{
-		drain: c.DrainTimeout, worker: &worker{f}, reclaimer: &reclaimer{f}, sweeper: sweeper, relay: &relay{all},
-		comparer: &comparer{all}, gauges: &gauges{shared: all, ahead: map[int]bool{}},
+	all.quarantine.back = sweeper.Recheck // the rules may have changed during the quarantine
+	return &Pool{
+		all: all, worker: &worker{shared: all, overridden: &sweeper.overridden, raised: sweeper.raised},
+		sweeper: sweeper, relay: &relay{all}, comparer: &comparer{all},
+		gauges:    &gauges{shared: all, ahead: map[int]bool{}},
 		throttled: &throttledKeys{shared: all, seen: map[string]bool{}},
-	}
-	all.quarantine.back = pool.Recheck // the rules may have changed during the quarantine
-	return pool, nil
+	}, nil
 }
 
 // Recheck examines every key that has a level again: call it when the rules have changed.
@@ -190,14 +190,19 @@ func (p *Pool) Recheck() { p.sweeper.Recheck() }
 // Run works until ctx ends, then stops in this order: it stops reading, folds the batches that it holds, and
 // publishes the transitions that these folds wrote to the outbox. All of this is within one drain timeout.
 func (p *Pool) Run(ctx context.Context) {
-	work, cancel := lingering(ctx, p.drain-p.relay.releaseTime())
+	work, cancel := lingering(ctx, p.all.DrainTimeout-p.all.releaseTime())
 	defer cancel()
 	relayCtx, stopRelay := context.WithCancel(work)
 	defer stopRelay()
-	var relay, rest sync.WaitGroup
-	relay.Go(func() { p.relay.run(relayCtx, work) })
-	rest.Go(func() { p.worker.run(ctx, work) })
-	rest.Go(func() { p.reclaimer.run(ctx, work) })
+	lockCtx, stopLocks := context.WithCancel(work)
+	defer stopLocks()
+	var rest, relay, locks sync.WaitGroup
+	locks.Go(func() { p.all.locks.run(lockCtx) })
+	for _, parts := range p.all.shards { // a fold is tried until it succeeds, so each has its own loops
+		relay.Go(func() { p.relay.run(relayCtx, work, parts) })
+		rest.Go(func() { p.worker.run(ctx, work, parts) })
+		rest.Go(func() { p.worker.takeOver(ctx, work, parts) })
+	}
 	rest.Go(func() { p.sweeper.run(ctx) })
 	rest.Go(func() { p.gauges.run(ctx) })
 	rest.Go(func() { p.comparer.run(ctx) })
@@ -205,4 +210,6 @@ func (p *Pool) Run(ctx context.Context) {
 	rest.Wait()
 	stopRelay()
 	relay.Wait()
+	stopLocks()
+	locks.Wait()
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -36,18 +35,8 @@ type relay struct{ *shared }
 // relayStep is how many transitions of a partition may be in flight at most.
 const relayStep = 500
 
-// run relays until ctx ends, then empties the outboxes it holds, while work lasts.
-func (r *relay) run(ctx, work context.Context) {
-	lockCtx, stopLocks := context.WithCancel(work)
-	defer stopLocks()
-	var running sync.WaitGroup
-	running.Go(func() { r.locks.run(lockCtx) })
-	r.eachShard(func(parts []int) { r.runShard(ctx, work, parts) })
-	stopLocks()
-	running.Wait()
-}
-
-func (r *relay) runShard(ctx, work context.Context, parts []int) {
+// run relays the outboxes of a shard until ctx ends, then empties those that it holds, while work lasts.
+func (r *relay) run(ctx, work context.Context, parts []int) {
 	var wait backoff
 	for {
 		block := r.Block

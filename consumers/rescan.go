@@ -56,33 +56,18 @@ func (c *ruleChanges) take() (changed func(key string) bool, done func()) {
 
 // rescan examines, after a change of the rules, each key to which another rule applies now: a key without a level may
 // be over its new limit. It walks all counters, in the background, and rests for as long as each step took.
-func (s *sweeper) rescan(ctx context.Context) {
-	var wait backoff
-	for {
-		select {
-		case <-s.changes.some:
-		case <-ctx.Done():
-			return
-		}
-		if s.onRescan != nil {
-			s.onRescan()
-		}
-		changed, done := s.changes.take()
-		if changed != nil {
-			err := s.sweepWhere(ctx, changed, func(key string) string { return key })
-			if ctx.Err() != nil {
-				return
-			}
-			s.outages.note("looking for keys over their new limits", 0, err)
-			if err != nil {
-				signal(s.changes.some)
-				wait.wait(ctx)
-				continue
-			}
-		}
-		wait.reset()
-		done()
+func (s *sweeper) rescan(ctx context.Context) error {
+	if s.onRescan != nil {
+		s.onRescan()
 	}
+	changed, done := s.changes.take()
+	if changed != nil {
+		if err := s.sweepWhere(ctx, changed, func(key string) string { return key }); err != nil {
+			return err
+		}
+	}
+	done()
+	return nil
 }
 
 // sweepWhere sweeps each key that has a counter and for which changed is true. It sweeps the record that `field`

@@ -2,18 +2,11 @@ package consumers
 
 import (
 	"context"
-	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
-
-	"github.com/streamcounter/streamcounter/internal/counters"
-	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/stream"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // hangs is a hook of go-redis: no command gets an answer.
@@ -35,17 +28,8 @@ func TestAStopWhileRedisHangs(t *testing.T) {
 		hung := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // a name would be looked up
 		defer hung.Close()
 		hung.AddHook(hangs{})
-		keys, err := stream.NewKeys("sc", 1)
-		testkit.Must(t, err)
-		rules, err := windows.NewRules([]*windows.Rule{{Name: "api", Match: "*",
-			Windows: []windows.Window{{Limit: 1, Per: time.Minute}}}})
-		testkit.Must(t, err)
-		pool, err := NewPool(Config{Redis: hung, Blocking: hung, Keys: keys, Counter: counters.New(hung, keys),
-			Rules: func() *windows.Rules { return rules }, Publisher: struct{ Publisher }{},
-			Metrics: NewMetrics(prometheus.NewRegistry()), DrainTimeout: time.Hour, LockTTL: 24 * time.Hour,
-			Log: slog.New(slog.DiscardHandler)})
-		testkit.Must(t, err)
-		locks := pool.relay.locks
+		pool := poolOn(t, hung, 1, func(c *Config) { c.DrainTimeout, c.LockTTL = time.Hour, 24*time.Hour })
+		locks := pool.all.locks
 		locks.note(t.Context(), 0, true, time.Now().Add(locks.LockTTL))
 		ctx, stop := context.WithCancel(t.Context())
 		time.AfterFunc(time.Minute, stop)

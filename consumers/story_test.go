@@ -2,6 +2,7 @@ package consumers_test
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"log/slog"
 	"regexp"
@@ -12,8 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/internal/counters"
@@ -21,16 +24,18 @@ import (
 	"github.com/streamcounter/streamcounter/internal/overrides"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
 // A story is a file of testdata: rules, a line of dashes, and steps. Steps of the second list wait until they are true;
 // a number there is expected as it is, or >N. A number before a step repeats it. P/NAME is a key of partition P that
-// begins with user:NAME. "TEXT" in an entry has the escapes of Go, X*N is N bytes X, and $N is the ID of the entry that
-// the step put added, the first is $1.
+// begins with user:NAME, and P/long is a long one. "TEXT" in an entry has the escapes of Go, X*N is N bytes X, and $N
+// is the ID of the entry that the step put added, the first is $1.
 //
 //	start POOL [SETTING...]              a pool starts. Its publisher may be down, or its second Publish (fails);
-//	                                     its connection may be tight or slow; min-idle=, lock=, quarantine=DURATION
+//	                                     its connection may be tight or slow; min-idle=, lock=, quarantine=DURATION;
+//	                                     nats: it publishes to NATS, and compares the decisions there with Redis
 //	stop POOL                            it stops cleanly
 //	clock, advance DURATION              the clock of pools is the story's from now on, and moves
 //	add KEY COUNT [ID]                   a producer appends an event
@@ -42,16 +47,26 @@ import (
 //	trim P N                             the events of a partition are trimmed to N
 //	foreign NAME P                       a string replaces one of a partition's keys
 //	delete NAME P                        one of a partition's keys is deleted
-//	block PATTERN, unblock PATTERN       an operator sets or clears a block
+//	block PATTERN, unblock PATTERN       an operator sets or clears a block, of a key if there is no wildcard
 //	limit KEY LIMIT PER [FOR]            an operator sets a limit
 //	flush, kill, restart                 Redis loses its scripts, is killed, starts with an empty memory
 //	memory BYTES                         how much memory Redis may have; 0: any
 //	refused KEY                          Redis refuses an event of the key
+//	publish RULE KEY TEXT                somebody publishes a text on the subject of a decision
+//	forge RULE KEY FIELDS                somebody publishes the last decision with other fields, as JSON; NOW, SOON and
+//	                                     NEVER are times
+//	imitate RULE KEY KEY FIELDS          the same on the subject of the second key
+//	purge RULE KEY, streams              somebody deletes a decision, or the streams of decisions and alerts
+//	keep P KEY, lose P KEY...            a partition loses its levels, overrides and these counters, and gets the record
+//	                                     back that the kept key had
 //	mark                                 what was logged until now does not count
 //
 //	used KEY N                           how much the key has used
 //	told POOL KEY [TRANSITION, ...]      which transitions the pool has published
 //	decision POOL KEY RULE STATE         the last decision that the pool has published
+//	found RULE KEY STATE [again]         the decision that subscribers find, published again
+//	same RULE KEY                        it has the version that it had at the first such step
+//	kept P KEY                           the kept record is there, or no record
 //	attempts POOL [N of N, ...]          how many transitions each Publish may have sent before, of how many
 //	copies POOL N                        how many transitions the pool has published again
 //	metric NAME N [LABEL]                the sum of a metric
@@ -111,11 +126,13 @@ type story struct {
 	pools  map[string]*recorder
 	stop   map[string]func()
 	other  *overrides.All // of another process
-	server *streamtest.RedisProcess
+	server *streamtest.Server
 	ahead  *atomic.Int64 // of the clock; nil before the step clock
 	put    []string      // IDs
 	logged testkit.Log
 	mark   int // how much of the log does not count
+	nats   *decisions
+	kept   string // the record of the step keep
 }
 
 func (y *story) followed(c *counters.Redis) *overrides.All {
@@ -169,7 +186,11 @@ func (y *story) run(words []string) {
 	case "memory":
 		testkit.Must(y.t, y.redis.ConfigSet(ctx, "maxmemory", of[0]).Err())
 	case "mark":
-		y.mark = len(y.logged.String())
+		y.eventually("no outage lasts", func() (bool, string) { // on a busy machine there may have been one
+			text := y.logged.String()
+			y.mark = len(text)
+			return strings.Count(text, "Redis does not answer") == strings.Count(text, "Redis answers again"), text
+		})
 	case "read":
 		dead := eventlog.NewReader(y.redis, y.keys, of[0], y.keys.All())
 		testkit.Must(y.t, dead.CreateGroups(ctx))
@@ -184,10 +205,32 @@ func (y *story) run(words []string) {
 	case "delete":
 		testkit.Must(y.t, y.redis.Del(ctx, y.name(of[0], of[1])).Err())
 	case "block":
-		y.operate(api.Override{Pattern: of[0], Block: true}, 0)
+		one := api.Override{Key: of[0], Block: true}
+		if strings.Contains(of[0], "*") {
+			one.Key, one.Pattern = "", of[0]
+		}
+		y.operate(one, 0)
 	case "unblock":
 		_, err := y.other.Clear(ctx, "", of[0], "", "")
 		testkit.Must(y.t, err)
+	case "publish":
+		testkit.Must(y.t, y.nats.js.Conn().Publish(y.subject(of[0], of[1]), []byte(strings.Join(words[3:], " "))))
+	case "forge":
+		y.forge(of[0], of[1], of[1], of[2])
+	case "imitate":
+		y.forge(of[0], of[1], of[2], of[3])
+	case "purge":
+		testkit.Must(y.t, y.nats.throttle.Purge(ctx, jetstream.WithPurgeSubject(y.subject(of[0], of[1]))))
+	case "streams":
+		throttle, alerted := alerts.StreamNames(y.keys.Prefix)
+		testkit.Must(y.t, errors.Join(y.nats.js.DeleteStream(ctx, throttle), y.nats.js.DeleteStream(ctx, alerted)))
+	case "keep":
+		y.eventually("a level of "+of[1], func() (bool, string) {
+			y.kept = y.redis.HGet(ctx, y.name("levels", of[0]), of[1]).Val()
+			return y.kept != "", "none"
+		})
+	case "lose":
+		y.lose(of[0], words[2:])
 	case "limit":
 		window := api.OverrideWindow{Limit: y.number(of[1]), Per: of[2]}
 		y.operate(api.Override{Key: of[0], Windows: []api.OverrideWindow{window}}, y.duration(cmp.Or(of[3], "0s")))
@@ -207,6 +250,18 @@ func (y *story) await(step string, of, words []string) {
 		y.told(y.pools[of[0]], of[1], strings.Join(words[2:], " "))
 	case "decision":
 		y.eventuallyPublished(y.pools[of[0]], of[1], of[2], api.State(of[3]))
+	case "found":
+		y.awaitDecision(of[0], of[1], of[2], of[3] == "again")
+	case "same":
+		version, subject := y.found(of[0], of[1]).Version, y.subject(of[0], of[1])
+		if first := cmp.Or(y.nats.first[subject], version); version == 0 || version != first {
+			y.t.Errorf("the decision of %s by %s has the version %d, had %d", of[1], of[0], version, first)
+		}
+		y.nats.first[subject] = version
+	case "kept": // a sweep that looks at the key ends the level, because its count is lost
+		if now := y.redis.HGet(ctx, y.name("levels", of[0]), of[1]).Val(); now != y.kept && now != "" {
+			y.t.Errorf("the record of %s is %q, was %q", of[1], now, y.kept)
+		}
 	case "attempts":
 		want, r := strings.Join(words[1:], " "), y.pools[of[0]]
 		y.eventually(step+": "+want, func() (bool, string) {
@@ -266,6 +321,10 @@ func (y *story) start(pool string, settings []string) {
 		if down {
 			stopAtOnce(c)
 		}
+		if slices.Contains(settings, "nats") {
+			y.nats = y.decisions()
+			y.pools[pool].next, c.Decisions, c.CompareEvery = y.nats, y.nats, 120*time.Millisecond
+		}
 		for name, setting := range map[string]func(*redis.Options){"tight": streamtest.Tight, "slow": streamtest.Slow} {
 			if slices.Contains(settings, name) {
 				c.Redis, c.Blocking = streamtest.Connect(y.t, y.url, setting), streamtest.Connect(y.t, y.url, setting)
@@ -309,6 +368,19 @@ func (y *story) entry(stream string, words []string) {
 	y.put = append(y.put, id)
 }
 
+// lose deletes the levels and overrides of a partition, and the counters of keys, of which the last is the kept one.
+func (y *story) lose(p string, keys []string) {
+	y.t.Helper()
+	names := []string{y.name("levels", p), y.name("due", p), y.name("overrides", p)}
+	for _, key := range keys {
+		for _, form := range lua.Forms() {
+			names = append(names, y.keys.Counter(int(y.number(p)), form, key))
+		}
+	}
+	testkit.Must(y.t, y.redis.Del(y.t.Context(), names...).Err())
+	testkit.Must(y.t, y.redis.HSet(y.t.Context(), y.name("levels", p), keys[len(keys)-1], y.kept).Err())
+}
+
 // operate sets an override in another process.
 func (y *story) operate(one api.Override, lasts time.Duration) {
 	y.t.Helper()
@@ -329,6 +401,9 @@ func (y *story) text(word string) string {
 		return y.put[y.number(n)-1]
 	}
 	if p, name, found := strings.Cut(word, "/"); found && len(p) == 1 {
+		if name == "long" { // its subject has a hash
+			name = strings.Repeat("long", 80)
+		}
 		return y.keyIn(int(y.number(p)), name)
 	}
 	return word

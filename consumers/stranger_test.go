@@ -41,21 +41,21 @@ func algorithmRules() (rules []*windows.Rule) {
 }
 
 // publisher returns a publisher to a real NATS, and JetStream there.
-func (w *world) publisher(t *testing.T) (*alerts.Publisher, jetstream.JetStream) {
-	t.Helper()
-	url := streamtest.NATS(t)
-	publisher, err := alerts.NewPublisher(streamtest.ConnectNATS(t, url), alerts.PublisherConfig{Prefix: w.keys.Prefix,
-		Log: slog.New(slog.DiscardHandler)})
-	testkit.Must(t, err)
-	testkit.Must(t, publisher.Ensure(t.Context()))
-	return publisher, streamtest.JetStream(t, url)
+func (w *world) publisher() (*alerts.Publisher, jetstream.JetStream) {
+	w.t.Helper()
+	url := streamtest.NATS(w.t)
+	publisher, err := alerts.NewPublisher(streamtest.ConnectNATS(w.t, url), alerts.PublisherConfig{
+		Prefix: w.keys.Prefix, Log: slog.New(slog.DiscardHandler)})
+	testkit.Must(w.t, err)
+	testkit.Must(w.t, publisher.Ensure(w.t.Context()))
+	return publisher, streamtest.JetStream(w.t, url)
 }
 
 // Keys that look like something else pass through every step: appended, folded, published, and taken by NATS.
 func TestOddKeysGoAllTheWay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, algorithmRules()...)
-	publisher, _ := w.publisher(t)
+	publisher, _ := w.publisher()
 	r := &recorder{next: publisher}
 	w.start(r, nil)
 	var keys []string
@@ -139,7 +139,7 @@ func TestAStrangerWritesEverywhere(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	w := newWorldOf(t, streamtest.Redis(t), 4, algorithmRules()...)
-	publisher, _ := w.publisher(t)
+	publisher, _ := w.publisher()
 	r := &recorder{next: publisher}
 	w.start(r, nil)
 	seed := uint64(time.Now().UnixNano())

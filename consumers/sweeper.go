@@ -47,7 +47,7 @@ func newSweeper(all *shared) *sweeper {
 		changes:    ruleChanges{scanned: all.Rules(), some: make(chan struct{}, 1)},
 		overridden: overridden{some: make(chan struct{}, 1)}}
 	s.noteOverridden(s.Rules())
-	if len(eventlog.Shards(s.Redis, s.Keys.All())) > 1 {
+	if len(s.shards) > 1 {
 		s.patience = s.SweepEvery
 	}
 	return s
@@ -74,13 +74,41 @@ func signal(c chan struct{}) {
 	}
 }
 
+// whenever calls do after each signal, and again after a pause for as long as it fails, until ctx ends.
+func (s *sweeper) whenever(ctx context.Context, some chan struct{}, step string, do func() error) {
+	var wait backoff
+	for {
+		select {
+		case <-some:
+		case <-ctx.Done():
+			return
+		}
+		err := do()
+		if ctx.Err() != nil {
+			return
+		}
+		s.outages.note(step, 0, err)
+		if err == nil {
+			wait.reset()
+			continue
+		}
+		signal(some)
+		wait.wait(ctx)
+	}
+}
+
 // run sweeps until ctx ends.
 func (s *sweeper) run(ctx context.Context) {
 	var wait backoff
 	var scanning sync.WaitGroup
 	defer scanning.Wait()
-	scanning.Go(func() { s.rescan(ctx) })
-	scanning.Go(func() { s.followOverridden(ctx) })
+	scanning.Go(func() {
+		s.whenever(ctx, s.changes.some, "looking for keys over their new limits", func() error { return s.rescan(ctx) })
+	})
+	scanning.Go(func() {
+		s.whenever(ctx, s.overridden.some, "looking at keys whose override changed",
+			func() error { return s.followOverridden(ctx) })
+	})
 	signal(s.recheck) // the rules may have changed while nobody ran
 	for ctx.Err() == nil {
 		next, err := s.turn(ctx)

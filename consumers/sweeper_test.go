@@ -74,18 +74,31 @@ func sweeping(t *testing.T, list ...*windows.Rule) (*Pool, *windows.Rules, *atom
 	t.Helper()
 	now := &atomic.Int64{}
 	now.Store(time.Now().UnixMilli())
-	c := streamtest.AnyRedis(t)
-	keys, err := stream.NewKeys(streamtest.Prefix(t), 2)
+	pool := poolOn(t, streamtest.AnyRedis(t), 2, func(c *Config) {
+		c.Counter.Now, c.SweepEvery = now.Load, time.Millisecond
+	}, list...)
+	return pool, pool.all.Rules(), now
+}
+
+// poolOn returns a pool that does not run. Without rules, it has one that nothing depends on.
+func poolOn(t *testing.T, c *redis.Client, partitions int, change func(*Config), list ...*windows.Rule) *Pool {
+	t.Helper()
+	keys, err := stream.NewKeys(streamtest.Prefix(t), partitions)
 	testkit.Must(t, err)
+	if len(list) == 0 {
+		list = []*windows.Rule{{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 1, Per: time.Minute}}}}
+	}
 	rules, err := windows.NewRules(list)
 	testkit.Must(t, err)
-	counter := counters.New(c, keys)
-	counter.Now = now.Load
-	pool, err := NewPool(Config{Redis: c, Blocking: c, Keys: keys, Counter: counter, Publisher: nowhere{},
-		Rules: func() *windows.Rules { return rules }, Metrics: NewMetrics(prometheus.NewRegistry()),
-		SweepEvery: time.Millisecond, Log: slog.New(slog.DiscardHandler)})
+	config := Config{Redis: c, Blocking: c, Keys: keys, Counter: counters.New(c, keys), Publisher: nowhere{},
+		Rules: windows.Fixed(rules).Rules, Metrics: NewMetrics(prometheus.NewRegistry()),
+		Log: slog.New(slog.DiscardHandler)}
+	if change != nil {
+		change(&config)
+	}
+	pool, err := NewPool(config)
 	testkit.Must(t, err)
-	return pool, rules, now
+	return pool
 }
 
 // operated returns the pool with overrides, and the overrides.

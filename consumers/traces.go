@@ -17,9 +17,9 @@ const maxTraced = 128
 // script's span belongs to the trace of the first of these events and has links to the spans of the others. Each
 // event's span has a link to the script's span. folds get the trace context of the script's span, for the transitions.
 // end ends the spans.
-func (f *folder) startFold(ctx context.Context, batches []eventlog.Batch, folds []counters.Batch) (
+func (w *worker) startFold(ctx context.Context, batches []eventlog.Batch, folds []counters.Batch) (
 	traced context.Context, end func(error)) {
-	if f.Tracer == nil {
+	if w.Tracer == nil {
 		return ctx, func(error) {}
 	}
 	var spans []tracing.Span
@@ -35,15 +35,15 @@ func (f *folder) startFold(ctx context.Context, batches []eventlog.Batch, folds 
 			if !parent.IsValid() {
 				continue
 			}
-			_, span := tracing.StartProcess(trace.ContextWithRemoteSpanContext(ctx, parent), f.Tracer,
-				f.Keys.Events(b.Partition), eventlog.Group, m.ID, b.Partition)
+			_, span := tracing.StartProcess(trace.ContextWithRemoteSpanContext(ctx, parent), w.Tracer,
+				w.Keys.Events(b.Partition), eventlog.Group, m.ID, b.Partition)
 			spans, contexts = append(spans, span), append(contexts, span.Context())
 		}
 	}
 	traced, others := tracing.Shared(ctx, contexts)
 	var script tracing.Span
 	if traced != ctx { // otherwise nothing is sampled
-		traced, script = tracing.StartScript(traced, f.Tracer, "fold", messages)
+		traced, script = tracing.StartScript(traced, w.Tracer, "fold", messages)
 	}
 	script.Link(others...)
 	for _, span := range spans {

@@ -21,7 +21,7 @@ func TestSpansOfAFold(t *testing.T) {
 	keys, err := stream.NewKeys("sc", 1)
 	testkit.Must(t, err)
 	recorder := tracetest.NewSpanRecorder()
-	f := &folder{shared: &shared{Config: Config{Keys: keys,
+	w := &worker{shared: &shared{Config: Config{Keys: keys,
 		Tracer: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("test")}}}
 	message := func(parent string) entry.Message {
 		return entry.Message{ID: "1-0", Values: map[string]any{"key": "k", "traceparent": parent}}
@@ -37,7 +37,7 @@ func TestSpansOfAFold(t *testing.T) {
 		messages = append(messages, message("00-"+trace(n+1)+"-00f067aa0ba902b7-01"))
 	}
 	batches, folds := []eventlog.Batch{{Messages: messages}}, make([]counters.Batch, 1)
-	_, end := f.startFold(t.Context(), batches, folds)
+	_, end := w.startFold(t.Context(), batches, folds)
 	if end(nil); !strings.HasPrefix(folds[0].TraceParent, "00-"+trace(1)+"-") {
 		t.Errorf("transitions get %q, want the trace of the first event", folds[0].TraceParent)
 	}
@@ -57,12 +57,12 @@ func TestSpansOfAFold(t *testing.T) {
 	}
 
 	batches[0].Messages = messages[:5]
-	ctx, end := f.startFold(t.Context(), batches, folds)
+	ctx, end := w.startFold(t.Context(), batches, folds)
 	if end(nil); ctx != t.Context() || folds[0].TraceParent != "" || len(recorder.Ended()) != maxTraced+1 {
 		t.Errorf("spans without a trace: %q", folds[0].TraceParent)
 	}
-	f.Tracer = nil
-	if n := testing.AllocsPerRun(100, func() { f.startFold(ctx, batches, folds) }); n > 1 {
+	w.Tracer = nil
+	if n := testing.AllocsPerRun(100, func() { w.startFold(ctx, batches, folds) }); n > 1 {
 		t.Errorf("%v allocations without a tracer", n)
 	}
 }

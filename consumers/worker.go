@@ -13,23 +13,22 @@ import (
 // worker reads the events of every partition as one consumer of the group and folds them, with one script call per
 // read, or on a Cluster one per partition. A read takes the events that have come since the last fold, up to a bound.
 // So batches grow when events come faster than they are folded. A short pause between reads makes them grow a little
-// earlier. A single event is folded at once.
-type worker struct{ *folder }
-
-// run reads and folds until ctx ends. Then it finishes what it holds, while work lasts, and leaves the group. Events
-// that it could not finish stay pending for other workers.
-func (w *worker) run(ctx, work context.Context) {
-	w.eachShard(func(parts []int) { w.runShard(ctx, work, parts) })
-	var failed error
-	for _, parts := range eventlog.Shards(w.Redis, w.Keys.All()) {
-		failed = errors.Join(failed, w.retire(work, parts, w.Consumer, 0))
-	}
-	if failed != nil {
-		w.Log.Warn("leaving the consumer groups failed", "error", failed)
-	}
+// earlier. A single event is folded at once. A fold ends when each of its events is acknowledged (batch.go). The worker
+// also takes over events of workers that died (reclaimer.go). It is safe to use from several goroutines.
+type worker struct {
+	*shared
+	overridden *overridden   // of the sweeper
+	raised     chan struct{} // of the sweeper
 }
 
-func (w *worker) runShard(ctx, work context.Context, parts []int) {
+// run reads and folds the events of a shard until ctx ends. Then it finishes what it holds, while work lasts, and
+// leaves the group. Events that it could not finish stay pending for other workers.
+func (w *worker) run(ctx, work context.Context, parts []int) {
+	defer func() {
+		if err := w.retire(work, parts, w.Consumer, 0); err != nil {
+			w.Log.Warn("leaving the consumer groups failed", "error", err)
+		}
+	}()
 	var wait backoff
 	reader := eventlog.NewReader(w.Blocking, w.Keys, w.Consumer, parts)
 	// Create all groups before the first read: the embedded Redis returns entries of the first streams and then finds

@@ -21,7 +21,7 @@ func read(events ...int) (batches []eventlog.Batch) {
 	return batches
 }
 
-func workerOf(c Config) *worker { return &worker{folder: &folder{shared: &shared{Config: c}}} }
+func workerOf(c Config) *worker { return &worker{shared: &shared{Config: c}} }
 
 func TestReadsAreDividedAmongCalls(t *testing.T) {
 	for _, c := range []struct {

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/streamcounter/streamcounter/internal/glob"
+	"github.com/streamcounter/streamcounter/internal/overrides"
 )
 
 // Rules are the rules of one file, in its order. They never change; a reload
@@ -18,7 +19,7 @@ import (
 type Rules struct {
 	list  []*Rule
 	named map[string]*Rule // name → rule
-	alone map[*Rule]*Plan  // rule → the plan with only this rule
+	known map[*Rule]known
 
 	// The index: the literals that patterns begin with, sorted, and for each literal its
 	// patterns. With n literals a key costs log n comparisons, and then only the patterns
@@ -29,9 +30,16 @@ type Rules struct {
 	withShadow *made[shadowStep] // the plans with one more shadow rule
 	warnings   []error           // of Parse
 
-	under               // With
-	values    bool      // a rule counts values
-	fromEntry valueFrom // see WithValueFrom
+	overrides *overrides.All    // nil: none (With)
+	changed   *made[changeStep] // the plans that overrides make of others
+	values    bool              // a rule counts values
+	fromEntry []*Rule           // see WithValueFrom
+}
+
+// known is what the rules of a file know of one of them.
+type known struct {
+	alone *Plan // the plan with only this rule
+	place int   // in the file
 }
 
 // branch belongs to the literal at the same position. Its tries are in file order. Those
@@ -76,8 +84,8 @@ func newRules(list []*Rule) (*Rules, int, *fault) {
 	if len(list) == 0 {
 		return nil, -1, faultf("", "rules is an empty list: want at least one")
 	}
-	r := &Rules{named: make(map[string]*Rule, len(list)), alone: make(map[*Rule]*Plan, len(list)),
-		withShadow: &made[shadowStep]{}, under: newUnder()}
+	r := &Rules{named: make(map[string]*Rule, len(list)), known: make(map[*Rule]known, len(list)),
+		withShadow: &made[shadowStep]{}, changed: &made[changeStep]{}}
 	for i, given := range list {
 		if given == nil {
 			return nil, i, faultf("", "is nil")
@@ -94,23 +102,29 @@ func newRules(list []*Rule) (*Rules, int, *fault) {
 			return nil, i, &fault{"name", first, fmt.Sprintf("name %q: want each name once", rule.Name)}
 		}
 		slices.Sort(rule.Alerts)
-		r.list, r.named[rule.Name], r.alone[rule] = append(r.list, rule), rule, PlanOf(rule)
+		r.add(rule, PlanOf(rule))
 	}
 	r.index()
 	return r, 0, nil
 }
 
+func (r *Rules) add(rule *Rule, alone *Plan) {
+	r.named[rule.Name], r.known[rule] = rule, known{alone, len(r.list)}
+	r.list = append(r.list, rule)
+}
+
 // Combine returns the rules of each argument in turn, under one index. It does not
 // copy the rules. It returns an error if two rules have the same name.
 func Combine(each ...*Rules) (*Rules, error) {
-	r := &Rules{named: map[string]*Rule{}, alone: map[*Rule]*Plan{}, withShadow: &made[shadowStep]{}, under: newUnder()}
+	r := &Rules{named: map[string]*Rule{}, known: map[*Rule]known{}, withShadow: &made[shadowStep]{},
+		changed: &made[changeStep]{}}
 	for _, rules := range each {
 		r.warnings = append(r.warnings, rules.warnings...)
 		for _, rule := range rules.list {
 			if r.named[rule.Name] != nil {
 				return nil, fmt.Errorf("rule %q: want each name once", rule.Name)
 			}
-			r.list, r.named[rule.Name], r.alone[rule] = append(r.list, rule), rule, rules.alone[rule]
+			r.add(rule, rules.known[rule].alone)
 		}
 	}
 	r.index()
@@ -125,7 +139,7 @@ func (r *Rules) Named(name string) *Rule { return r.named[name] }
 
 // PlanOf returns the plan with only this rule: the same pointer that Match returns
 // for a key that no other rule matches.
-func (r *Rules) PlanOf(rule *Rule) *Plan { return r.alone[rule] }
+func (r *Rules) PlanOf(rule *Rule) *Plan { return r.known[rule].alone }
 
 // Match returns the plan of a key, which must be valid UTF-8. The plan has the first
 // rule in file order that fits and is no shadow, and the shadow rules that fit, wherever
@@ -211,7 +225,7 @@ func (r *Rules) beside(plan *Plan, i int, key string) *Plan {
 
 func (r *Rules) index() {
 	r.values = slices.ContainsFunc(r.list, (*Rule).distinct)
-	r.fromEntry = newValueFrom(r.list)
+	r.fromEntry = slices.DeleteFunc(slices.Clone(r.list), func(r *Rule) bool { return !r.HasValueFrom() })
 	own := map[string]*branch{} // literal → its tries
 	for i, rule := range r.list {
 		if rule.Match == "" {
@@ -223,7 +237,7 @@ func (r *Rules) index() {
 			b = &branch{}
 			own[pattern.Literal] = b
 		}
-		t := &try{rule, r.alone[rule], i, pattern}
+		t := &try{rule, r.known[rule].alone, i, pattern}
 		if rule.Shadow && !rule.Exclusive {
 			b.shadows = append(b.shadows, t)
 		} else {

@@ -79,7 +79,7 @@ func TestStories(t *testing.T) {
 // story is one file that is being run.
 type story struct {
 	*world
-	server    *streamtest.NATSServer
+	server    *streamtest.Server
 	js        jetstream.JetStream
 	hooks     map[string]*receiver
 	am        *fakeAM

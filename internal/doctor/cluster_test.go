@@ -20,7 +20,7 @@ import (
 // A Cluster of two masters.
 func TestCluster(t *testing.T) {
 	ctx := t.Context()
-	var nodes []*streamtest.RedisProcess
+	var nodes []*streamtest.Server
 	for range 2 {
 		port := testkit.FreePort(t) // the default bus port, 10000 above, may be too large
 		nodes = append(nodes, streamtest.OwnRedis(t, append(shipped(t), "--cluster-enabled", "yes", "--cluster-port",

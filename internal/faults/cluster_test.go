@@ -178,11 +178,7 @@ func (v *verdict) lost() (lost int) {
 func (v *verdict) verifyGranted() {
 	v.t.Helper()
 	for key, allowed := range v.rec.allowed {
-		var charged int64
-		for _, e := range v.logs[key] {
-			charged += e.count
-		}
-		if charged < allowed {
+		if charged := v.charged(key); charged < allowed {
 			v.fail(key, "%s: %d units were charged, %d were granted", key, charged, allowed)
 		}
 	}
@@ -191,9 +187,9 @@ func (v *verdict) verifyGranted() {
 // verifyOnce: a key that is asked for once is charged once at most.
 func (v *verdict) verifyOnce() {
 	v.t.Helper()
-	for key, entries := range v.logs {
-		if strings.HasPrefix(key, "c:once:") && len(entries) > 1 {
-			v.fail(key, "%s was asked for once and charged %d times", key, len(entries))
+	for key := range v.logs {
+		if charged := v.charged(key); strings.HasPrefix(key, "c:once:") && charged > 1 {
+			v.fail(key, "%s was asked for once and charged %d times", key, charged)
 		}
 	}
 }

@@ -72,9 +72,9 @@ rules:
 // system is all of it: servers, proxies, and the program's processes.
 type system struct {
 	t      testing.TB
-	redis  *streamtest.RedisProcess
+	redis  *streamtest.Server
 	clock  *streamtest.ServerClock // Redis's; nil where it has the system's
-	nats   *streamtest.NATSServer
+	nats   *streamtest.Server
 	admin  redis.UniversalClient // straight to Redis, for faults and the verification
 	keys   *stream.Keys
 	toWork []*streamtest.Proxy // one per worker

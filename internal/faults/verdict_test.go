@@ -44,6 +44,14 @@ func (v *verdict) end() {
 	}
 }
 
+// charged returns how many units of a key were charged.
+func (v *verdict) charged(key string) (units int64) {
+	for _, e := range v.logs[key] {
+		units += e.count
+	}
+	return units
+}
+
 func (v *verdict) published(key string) (list []moved) {
 	for _, tr := range v.alerts[key] {
 		list = append(list, movedOf(tr))

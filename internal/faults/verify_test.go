@@ -141,13 +141,12 @@ func (v *verdict) verifyChecks() {
 			v.fail(key, "%s was granted and has no count", key)
 		}
 	}
+	v.verifyOnce()
 	for key, entries := range logs {
 		if limitOf(key) == 0 {
 			continue
 		}
-		var charged int64
 		for i, e := range entries {
-			charged += e.count
 			var held int64
 			for j := i; j >= 0 && entries[j].ms > e.ms-checkPer.Milliseconds(); j-- {
 				held += entries[j].count
@@ -156,10 +155,7 @@ func (v *verdict) verifyChecks() {
 				v.fail(key, "%s: the window that ends at %d holds %d, the limit is %d", key, e.ms, held, checkLimit)
 			}
 		}
-		if strings.HasPrefix(key, "c:once:") && charged > 1 {
-			v.fail(key, "%s was asked for once and charged %d times", key, charged)
-		}
-		if charged < rec.allowed[key] || charged > rec.allowed[key]+rec.maybe[key] {
+		if charged := v.charged(key); charged < rec.allowed[key] || charged > rec.allowed[key]+rec.maybe[key] {
 			v.fail(key, "%s: %d units were charged; %d were granted, %d more may have been", key, charged,
 				rec.allowed[key], rec.maybe[key])
 		}

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -82,7 +84,7 @@ func New(s Store, log *slog.Logger) *All {
 func (o *All) OnChange(hook func(targets []string)) { o.hooks = append(o.hooks, hook) }
 
 // Any reports whether there is an override.
-func (o *All) Any() bool { return o != nil && o.set.any.Load() }
+func (o *All) Any() bool { return o != nil && o.set.any() }
 
 // Changes returns a number that increases with each change of an override.
 func (o *All) Changes() uint64 {
@@ -102,11 +104,7 @@ func (o *All) BlockedByPattern(key string) bool {
 }
 
 // Len returns how many overrides there are, including ended ones that were not removed yet.
-func (o *All) Len() int {
-	o.set.mu.Lock()
-	defer o.set.mu.Unlock()
-	return o.set.count
-}
+func (o *All) Len() int { return int(o.set.count.Load()) }
 
 // Find returns the override that is in effect for a key now: that of the key, otherwise that of the smallest network
 // with its address, otherwise that of the most specific pattern that fits it (with the longest text before its first *
@@ -251,11 +249,7 @@ func (o *All) take(p int, entries []redis.XMessage) []string {
 	}
 	o.versions[p] = text(entries[0], "version")
 	o.set.put(changes)
-	targets := make([]string, 0, len(changes))
-	for target := range changes {
-		targets = append(targets, target)
-	}
-	return targets
+	return slices.Collect(maps.Keys(changes))
 }
 
 func (o *All) read(p int, target, value string) *Override {

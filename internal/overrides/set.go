@@ -2,8 +2,6 @@ package overrides
 
 import (
 	"cmp"
-	"hash/maphash"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -12,43 +10,29 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// shards is the number of maps. A change copies the map of one shard, so a look-up needs no lock.
-const shards = 256
-
-// set has overrides in memory. Look-ups are safe for concurrent use; changes are made one at a time.
+// set has overrides in memory. Look-ups are safe for concurrent use and need no lock; changes are made one at a time.
 type set struct {
-	seed     maphash.Seed
-	any      atomic.Bool // there is at least one override
-	changes  atomic.Uint64
-	keys     [shards]atomic.Pointer[map[string]*Override]
+	keys     sync.Map                   // key → *Override
 	patterns atomic.Pointer[[]*pattern] // the most specific first
 	networks atomic.Pointer[networks]
-
-	mu    sync.Mutex
-	count int
+	count    atomic.Int64
+	changes  atomic.Uint64
 }
 
 func newSet() *set {
-	s := &set{seed: maphash.MakeSeed()}
-	for i := range s.keys {
-		s.keys[i].Store(&map[string]*Override{})
-	}
+	s := &set{}
 	s.patterns.Store(&[]*pattern{})
 	s.networks.Store(&networks{tables: map[string]table{}})
 	return s
 }
 
-func (s *set) shard(key string) *atomic.Pointer[map[string]*Override] {
-	return &s.keys[maphash.String(s.seed, key)%shards]
-}
-
 // find returns the override that is in effect for a key: that of the key, otherwise that of the smallest network with
 // its address, otherwise that of the most specific pattern that fits it.
 func (s *set) find(key string) *Override {
-	if !s.any.Load() {
+	if !s.any() {
 		return nil
 	}
-	if o := (*s.shard(key).Load())[key]; o != nil && o.Stands() {
+	if o := s.ofKey(key); o != nil && o.Stands() {
 		return o
 	}
 	return s.fitting(key)
@@ -80,16 +64,23 @@ func (s *set) get(target string) *Override {
 		}
 		return nil
 	}
-	return (*s.shard(target).Load())[target]
+	return s.ofKey(target)
 }
+
+// ofKey returns the override of a single key, ended or not.
+func (s *set) ofKey(key string) *Override {
+	found, _ := s.keys.Load(key)
+	o, _ := found.(*Override)
+	return o
+}
+
+// any reports whether there is at least one override.
+func (s *set) any() bool { return s.count.Load() > 0 }
 
 func (s *set) several() []*pattern { return *s.patterns.Load() }
 
-// put sets the overrides of some targets; nil removes one. It copies each shard at most once.
+// put sets the overrides of some targets; nil removes one.
 func (s *set) put(changes map[string]*Override) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	byShard := map[*atomic.Pointer[map[string]*Override]][]string{}
 	globs, changed := s.several(), false
 	networks := map[api.Network]*Override{}
 	for target, o := range changes {
@@ -98,17 +89,15 @@ func (s *set) put(changes map[string]*Override) {
 			continue
 		}
 		if !strings.HasPrefix(target, "\n") {
-			at := s.shard(target)
-			byShard[at] = append(byShard[at], target)
+			s.putKey(target, o)
 			continue
 		}
 		before := len(globs)
 		globs = slices.DeleteFunc(slices.Clone(globs), func(g *pattern) bool { return g.override.target == target })
-		s.count -= before - len(globs)
 		if o != nil {
 			globs = append(globs, newPattern(o))
-			s.count++
 		}
+		s.count.Add(int64(len(globs) - before))
 		changed = true
 	}
 	if changed {
@@ -121,32 +110,30 @@ func (s *set) put(changes map[string]*Override) {
 	if len(networks) > 0 {
 		old := s.networks.Load()
 		next := old.put(networks)
-		s.count += next.count - old.count
+		s.count.Add(int64(next.count - old.count))
 		s.networks.Store(next)
 	}
-	for at, targets := range byShard {
-		next := maps.Clone(*at.Load())
-		before := len(next)
-		for _, target := range targets {
-			if o := changes[target]; o != nil {
-				next[o.target] = o
-			} else {
-				delete(next, target)
-			}
-		}
-		s.count += len(next) - before
-		at.Store(&next)
-	}
-	s.any.Store(s.count > 0)
 	s.changes.Add(1) // last: a caller that has read the old number looks up again
+}
+
+func (s *set) putKey(key string, o *Override) {
+	had := s.ofKey(key) != nil
+	switch {
+	case o != nil:
+		s.keys.Store(key, o)
+		if !had {
+			s.count.Add(1)
+		}
+	case had:
+		s.keys.Delete(key)
+		s.count.Add(-1)
+	}
 }
 
 // each visits all overrides, including ended ones, in no order.
 func (s *set) each(visit func(*Override)) {
-	for i := range s.keys {
-		for _, o := range *s.keys[i].Load() {
-			visit(o)
-		}
+	for _, o := range s.keys.Range {
+		visit(o.(*Override))
 	}
 	s.networks.Load().each(visit)
 	for _, g := range s.several() {

@@ -39,16 +39,11 @@ func Matcher(target string) func(key string) bool {
 func (s Store) Sweep(ctx context.Context, p int, all *All, fields []string, above int64) (rest []string,
 	written int64, err error) {
 	args := []any{auditEntries, above}
-	for i, field := range fields {
+	for _, field := range fields {
 		target, ours := TargetOf(field)
 		if !ours {
-			if rest != nil {
-				rest = append(rest, field)
-			}
+			rest = append(rest, field)
 			continue
-		}
-		if rest == nil {
-			rest = append(make([]string, 0, len(fields)), fields[:i]...)
 		}
 		several := ""
 		if !strings.HasPrefix(target, "\n") {
@@ -59,8 +54,8 @@ func (s Store) Sweep(ctx context.Context, p int, all *All, fields []string, abov
 		}
 		args = append(args, target, several)
 	}
-	if rest == nil {
-		return fields, 0, nil
+	if len(args) == 2 {
+		return rest, 0, nil
 	}
 	r := s.call(ctx, "expire-overrides", p, args...)
 	return rest, r.Integer(), r.End()

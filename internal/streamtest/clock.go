@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,14 +19,12 @@ var clockSource []byte
 type ServerClock struct {
 	t    testing.TB
 	file *os.File
-
-	mu sync.Mutex
 }
 
 // OwnRedisWithClock is OwnRedis with a clock that the test can step. It needs
 // a C compiler to build clock.c, which answers the server's calls for the time. Without a compiler the clock is nil. If
 // EnvRequire is set, the test fails instead.
-func OwnRedisWithClock(t testing.TB, args ...string) (*RedisProcess, *ServerClock) {
+func OwnRedisWithClock(t testing.TB, args ...string) (*Server, *ServerClock) {
 	t.Helper()
 	dir := t.TempDir()
 	source, lib := filepath.Join(dir, "clock.c"), filepath.Join(dir, "clock.so")
@@ -50,8 +47,6 @@ func OwnRedisWithClock(t testing.TB, args ...string) (*RedisProcess, *ServerCloc
 // Set sets the clock to d after the system's clock, in whole seconds.
 func (c *ServerClock) Set(d time.Duration) {
 	c.t.Helper()
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	offset := binary.NativeEndian.AppendUint64(nil, uint64(int64(d/time.Second)))
 	if _, err := c.file.WriteAt(offset, 0); err != nil {
 		c.t.Error(err)

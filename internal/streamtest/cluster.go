@@ -3,7 +3,7 @@ package streamtest
 import (
 	"context"
 	"fmt"
-	"net"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,16 +15,15 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// slots is how many hash slots a Redis Cluster has.
-const slots = 16384
+// slots is how many hash slots a Redis Cluster has, and masters how many masters ours has at its start.
+const slots, masters = 16384, 3
 
 // clusterSettings are the settings of each node in addition to redisSettings. Replicas copy at once, and may become
 // master however long they were cut off. The cluster lists them within a second, after the first ping has given them
 // an offset. A test waits for all of that.
 var clusterSettings = []string{
-	"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "1500",
-	"--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1",
-	"--protected-mode", "no",
+	"--cluster-enabled", "yes", "--cluster-node-timeout", "1500", "--cluster-replica-validity-factor", "0",
+	"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1", "--protected-mode", "no",
 }
 
 // RedisCluster is a real Redis Cluster of one test: three masters with a replica each. A failure in a method ends the
@@ -35,12 +34,11 @@ type RedisCluster struct {
 }
 
 type clusterNode struct {
-	*RedisProcess
-	bus    int // port on which the nodes talk
-	id     string
-	redis  *redis.Client
-	killed bool
-	frozen bool
+	*Server
+	bus   int    // port on which the nodes talk
+	id    string // of 40 hexadecimal digits
+	begin string // what it is at its start, in the words of a node's configuration
+	redis *redis.Client
 }
 
 // slotMap returns which node serves which slots, as this node reports it to clients.
@@ -54,63 +52,43 @@ func (n *clusterNode) slotMap() ([]redis.ClusterSlot, error) {
 func Cluster(t testing.TB, args ...string) *RedisCluster {
 	t.Helper()
 	c := &RedisCluster{t: t}
-	for range 6 {
-		c.nodes = append(c.nodes, startNode(t, args))
+	for i := range masters {
+		c.nodes = append(c.nodes, newNode(t, "master - 0 0 %d connected %d-%d", i+1, i*slots/masters,
+			(i+1)*slots/masters-1))
 	}
-	c.join()
+	for i, master := range c.nodes {
+		c.nodes = append(c.nodes, newNode(t, "slave %s 0 0 %d connected", master.id, i+1))
+	}
+	for _, n := range c.nodes {
+		n.run(t, c.nodes, args)
+	}
+	c.AwaitWhole()
 	return c
 }
 
-func startNode(t testing.TB, args []string) *clusterNode {
+func newNode(t testing.TB, begin string, args ...any) *clusterNode {
+	return &clusterNode{bus: testkit.FreePort(t), id: fmt.Sprintf("%016x%024x", rand.Uint64(), rand.Uint64()),
+		begin: fmt.Sprintf(begin, args...)}
+}
+
+// run starts the node with a configuration that has the nodes that it knows: gossip alone would take seconds. Nodes
+// tell each other on which ports they serve clients.
+func (n *clusterNode) run(t testing.TB, known []*clusterNode, args []string) {
 	t.Helper()
-	bus := testkit.FreePort(t)
-	args = slices.Concat(clusterSettings, []string{"--cluster-port", strconv.Itoa(bus)}, args)
-	n := &clusterNode{RedisProcess: OwnRedis(t, args...), bus: bus}
+	config := ""
+	for _, other := range known {
+		own := ""
+		if other == n {
+			own = "myself,"
+		}
+		config += fmt.Sprintf("%s 127.0.0.1:1@%d %s%s\n", other.id, other.bus, own, other.begin)
+	}
+	config += fmt.Sprintf("vars currentEpoch %d lastVoteEpoch 0\n", masters)
+	n.Server = OwnRedis(t, slices.Concat(clusterSettings, []string{"--cluster-port", strconv.Itoa(n.bus),
+		"--cluster-config-file", testkit.WriteFile(t, "nodes.conf", config)}, args)...)
 	n.redis = redis.NewClient(&redis.Options{Addr: n.Addr(), MaxRetries: -1, DialerRetries: 1,
 		ReadTimeout: 10 * time.Second})
 	t.Cleanup(func() { _ = n.redis.Close() })
-	return n
-}
-
-// join makes a cluster from nodes that do not know each other.
-func (c *RedisCluster) join() {
-	c.t.Helper()
-	ctx, masters := context.Background(), len(c.nodes)/2
-	for i, n := range c.nodes {
-		id, err := n.redis.Do(ctx, "CLUSTER", "MYID").Text()
-		testkit.Must(c.t, err)
-		n.id = id
-		testkit.Must(c.t, n.redis.Do(ctx, "CLUSTER", "SET-CONFIG-EPOCH", i+1).Err())
-		if i < masters {
-			testkit.Must(c.t, n.redis.Do(ctx, "CLUSTER", "ADDSLOTSRANGE", i*slots/masters, (i+1)*slots/masters-1).Err())
-		}
-	}
-	// Introduce every node to every other: gossip alone would take seconds.
-	for _, n := range c.nodes {
-		for _, other := range c.nodes {
-			if host, port, _ := net.SplitHostPort(other.Addr()); n != other {
-				testkit.Must(c.t, n.redis.Do(ctx, "CLUSTER", "MEET", host, port, other.bus).Err())
-			}
-		}
-	}
-	Eventually(c.t, "the nodes know each other", func() (bool, string) {
-		for _, n := range c.nodes {
-			list, err := n.redis.ClusterNodes(ctx).Result()
-			if err != nil || strings.Count(list, "connected") != len(c.nodes) ||
-				strings.Contains(list, "handshake") || strings.Contains(list, "disconnected") {
-				return false, fmt.Sprint(list, err)
-			}
-		}
-		return true, ""
-	})
-	for i, n := range c.nodes[masters:] {
-		// The replica may not know yet that the other node is a master.
-		Eventually(c.t, "a replica is taken", func() (bool, string) {
-			err := n.redis.ClusterReplicate(ctx, c.nodes[i].id).Err()
-			return err == nil, fmt.Sprint(err)
-		})
-	}
-	c.AwaitWhole()
 }
 
 // AwaitWhole waits until all running nodes agree on the masters, all slots are served, and each running replica
@@ -119,11 +97,8 @@ func (c *RedisCluster) AwaitWhole() {
 	c.t.Helper()
 	ctx := context.Background()
 	Eventually(c.t, "the cluster is whole", func() (bool, string) {
-		views, replicas := map[string]bool{}, 0
-		for _, n := range c.nodes {
-			if n.killed {
-				continue
-			}
+		views, replicas, up := map[string]bool{}, 0, c.up()
+		for _, n := range up {
 			info, err := n.redis.ClusterInfo(ctx).Result()
 			if err != nil || !strings.Contains(info, "cluster_state:ok") ||
 				!strings.Contains(info, "cluster_slots_ok:16384") {
@@ -141,7 +116,7 @@ func (c *RedisCluster) AwaitWhole() {
 				}
 			}
 			views[fmt.Sprintf("%s %d replicas", view, len(following))] = true
-			if len(following)+c.masters() != c.running() {
+			if len(following)+masters != len(up) {
 				return false, fmt.Sprint(n.Addr(), " knows these replicas: ", following)
 			}
 			state, err := n.redis.Info(ctx, "replication").Result()
@@ -155,29 +130,18 @@ func (c *RedisCluster) AwaitWhole() {
 				}
 			}
 		}
-		return len(views) == 1 && replicas+c.masters() == c.running(),
-			fmt.Sprintf("%d replicas, views: %v", replicas, views)
+		return len(views) == 1 && replicas+masters == len(up), fmt.Sprintf("%d replicas, views: %v", replicas, views)
 	})
 }
 
-func (c *RedisCluster) masters() int { return len(c.nodes) / 2 }
-
-func (c *RedisCluster) running() (n int) {
-	for _, node := range c.nodes {
-		if !node.killed {
-			n++
-		}
-	}
-	return n
+// up returns the nodes that are not killed.
+func (c *RedisCluster) up() []*clusterNode {
+	return slices.DeleteFunc(slices.Clone(c.nodes), func(n *clusterNode) bool { return !n.running() })
 }
 
 // URL returns the URL of the cluster for --redis: three of its nodes.
 func (c *RedisCluster) URL() string {
-	urls := make([]string, c.masters())
-	for i := range urls {
-		urls[i] = c.nodes[i].URL()
-	}
-	return strings.Join(urls, ",")
+	return fmt.Sprintf("%s,%s,%s", c.nodes[0].URL(), c.nodes[1].URL(), c.nodes[2].URL())
 }
 
 // Addrs returns the addresses of all nodes, those that began as masters first.
@@ -201,8 +165,8 @@ func (c *RedisCluster) Slot(key string) int {
 func (c *RedisCluster) MasterOf(slot int) string {
 	c.t.Helper()
 	votes, best := map[string]int{}, ""
-	for _, n := range c.nodes {
-		if n.killed || n.frozen {
+	for _, n := range c.up() {
+		if n.paused {
 			continue
 		}
 		list, err := n.slotMap()
@@ -244,22 +208,19 @@ func (c *RedisCluster) at(addr string) *clusterNode {
 
 // Each calls do for every running node, with its address and its own client.
 func (c *RedisCluster) Each(do func(addr string, node *redis.Client)) {
-	for _, n := range c.nodes {
-		if !n.killed {
-			do(n.Addr(), n.redis)
-		}
+	for _, n := range c.up() {
+		do(n.Addr(), n.redis)
 	}
 }
 
 // OwnClusterOfOne starts a Cluster that has one master.
-func OwnClusterOfOne(t testing.TB) *RedisProcess {
+func OwnClusterOfOne(t testing.TB) *Server {
 	t.Helper()
-	node := OwnRedis(t, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(testkit.FreePort(t)))
-	one := Connect(t, node.URL())
-	testkit.Must(t, one.ClusterAddSlotsRange(t.Context(), 0, 16383).Err())
+	n := newNode(t, "master - 0 0 1 connected 0-%d", slots-1)
+	n.run(t, []*clusterNode{n}, nil)
 	Eventually(t, "the Cluster is whole", func() (bool, string) {
-		info := one.ClusterInfo(t.Context()).Val()
+		info := n.redis.ClusterInfo(t.Context()).Val()
 		return strings.Contains(info, "cluster_state:ok"), info
 	})
-	return node
+	return n.Server
 }

@@ -3,7 +3,6 @@ package streamtest
 import (
 	"context"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 
@@ -20,7 +19,6 @@ func (c *RedisCluster) Migrate(slot int, to string, step func(moved int)) {
 	if step == nil {
 		step = func(int) {}
 	}
-	host, port, _ := net.SplitHostPort(to)
 	testkit.Must(c.t, dst.redis.Do(ctx, "CLUSTER", "SETSLOT", slot, "IMPORTING", src.id).Err())
 	testkit.Must(c.t, src.redis.Do(ctx, "CLUSTER", "SETSLOT", slot, "MIGRATING", dst.id).Err())
 	step(0)
@@ -30,7 +28,7 @@ func (c *RedisCluster) Migrate(slot int, to string, step func(moved int)) {
 		if len(keys) == 0 {
 			break
 		}
-		args := []any{"MIGRATE", host, port, "", 0, 5000, "KEYS"}
+		args := []any{"MIGRATE", "127.0.0.1", dst.port, "", 0, 5000, "KEYS"}
 		for _, k := range keys {
 			args = append(args, k)
 		}
@@ -39,10 +37,7 @@ func (c *RedisCluster) Migrate(slot int, to string, step func(moved int)) {
 		step(moved)
 	}
 	// Assign the new owner first: the slot must always have an owner.
-	for _, n := range append([]*clusterNode{dst, src}, c.nodes...) {
-		if n.killed {
-			continue
-		}
+	for _, n := range append([]*clusterNode{dst, src}, c.up()...) {
 		err := n.redis.Do(ctx, "CLUSTER", "SETSLOT", slot, "NODE", dst.id).Err()
 		if err != nil && !strings.Contains(err.Error(), "SETSLOT only with masters") {
 			c.t.Fatal(err)
@@ -53,19 +48,15 @@ func (c *RedisCluster) Migrate(slot int, to string, step func(moved int)) {
 // AddMaster adds a master without slots, and returns its address. Its library of functions is empty.
 func (c *RedisCluster) AddMaster() string {
 	c.t.Helper()
-	ctx, n := context.Background(), startNode(c.t, nil)
-	id, err := n.redis.Do(ctx, "CLUSTER", "MYID").Text()
-	testkit.Must(c.t, err)
-	n.id = id
-	for _, other := range c.nodes {
-		if host, port, _ := net.SplitHostPort(other.Addr()); !other.killed {
-			testkit.Must(c.t, n.redis.Do(ctx, "CLUSTER", "MEET", host, port, other.bus).Err())
-		}
+	ctx, n := context.Background(), newNode(c.t, "master - 0 0 0 connected")
+	n.run(c.t, []*clusterNode{n}, nil)
+	for _, other := range c.up() { // gossip alone would take seconds
+		testkit.Must(c.t, n.redis.Do(ctx, "CLUSTER", "MEET", "127.0.0.1", other.port, other.bus).Err())
 	}
 	Eventually(c.t, "the new master is known", func() (bool, string) {
-		for _, other := range c.nodes {
+		for _, other := range c.up() {
 			list, err := other.redis.ClusterNodes(ctx).Result()
-			if !other.killed && (err != nil || !strings.Contains(list, id)) {
+			if err != nil || !strings.Contains(list, n.id) {
 				return false, fmt.Sprint(list, err)
 			}
 		}
@@ -81,7 +72,6 @@ func (c *RedisCluster) KillMasterOf(slot int) string {
 	c.t.Helper()
 	n := c.at(c.MasterOf(slot))
 	n.Kill()
-	n.killed = true
 	return n.Addr()
 }
 
@@ -108,13 +98,9 @@ func (c *RedisCluster) CutReplicaOf(slot int) (resume func()) {
 		if s.Start <= slot && slot <= s.End && len(s.Nodes) > 1 {
 			n := c.at(s.Nodes[1].Addr)
 			n.Pause()
-			n.frozen = true
 			// Data that was sent before would still reach the replica, from its socket.
 			testkit.Must(c.t, master.redis.Do(context.Background(), "CLIENT", "KILL", "TYPE", "replica").Err())
-			return sync.OnceFunc(func() {
-				n.Resume()
-				n.frozen = false
-			})
+			return sync.OnceFunc(n.Resume)
 		}
 	}
 	c.t.Fatalf("the master of slot %d has no replica", slot)
@@ -125,9 +111,8 @@ func (c *RedisCluster) CutReplicaOf(slot int) (resume func()) {
 func (c *RedisCluster) Revive() {
 	c.t.Helper()
 	for _, n := range c.nodes {
-		if n.killed {
+		if !n.running() {
 			n.Start()
-			n.killed = false
 		}
 	}
 	c.AwaitWhole()

@@ -21,7 +21,7 @@ var underMain atomic.Bool
 // Main runs the tests of a package, stops the servers they shared, and exits.
 // Nothing else would stop them: the containers' own reaper may be disabled.
 func Main(m *testing.M) {
-	if os.Getenv(natsServer) != "" {
+	if os.Getenv(isNATSServer) != "" {
 		if err := runNATSServer(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -81,12 +81,11 @@ func Build(t testing.TB) string {
 
 // shared is a server started by the first test that asks for it and stopped by Main.
 type shared struct {
-	mu      sync.Mutex
-	started bool
-	url     string
-	note    string // which server it is, if the test's log should say so
-	stop    func()
-	err     error
+	once sync.Once
+	url  string
+	note string // which server it is, if the test's log should say so
+	stop func()
+	err  error
 }
 
 // get returns the server's URL, or why there is none. Later calls return the result of the first call at once.
@@ -95,12 +94,7 @@ func (s *shared) get(t testing.TB, start func() (url, note string, stop func(), 
 	if !underMain.Load() {
 		t.Fatal("a package that shares servers needs: func TestMain(m *testing.M) { streamtest.Main(m) }")
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.started {
-		s.url, s.note, s.stop, s.err = start()
-		s.started = true
-	}
+	s.once.Do(func() { s.url, s.note, s.stop, s.err = start() })
 	if s.note != "" {
 		t.Log(s.note)
 	}
@@ -108,19 +102,14 @@ func (s *shared) get(t testing.TB, start func() (url, note string, stop func(), 
 }
 
 func (s *shared) close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.stop != nil {
 		s.stop()
-		s.stop = nil
 	}
 }
 
 // refused lists the commands that a started Redis has refused to users: a script or a caller may have ignored the
 // error.
 func (s *shared) refused() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.stop == nil {
 		return nil
 	}

@@ -54,22 +54,13 @@ func startSharedNATS() (url, note string, stop func(), err error) {
 		func() { stopNATS(s); os.RemoveAll(dir) }, nil
 }
 
-// NATSServer is a NATS server with JetStream for one test, to simulate outages.
-type NATSServer struct{ *ServerProcess }
-
-// OwnNATS starts a NATS server for this test alone. It ends with the test, and so does its store.
-func OwnNATS(t testing.TB) *NATSServer {
+// OwnNATS starts a NATS server with JetStream for this test alone. It ends with the test, and so does its store.
+func OwnNATS(t testing.TB) *Server {
 	t.Helper()
-	s := natsProcess(t)
+	s := natsServer(t)
 	s.Start()
-	return &NATSServer{s}
+	return s
 }
-
-// Dir is the directory of JetStream's store.
-func (n *NATSServer) Dir() string { return n.p.dir }
-
-// URL is the server's address as nats://host:port, the same over restarts.
-func (n *NATSServer) URL() string { return "nats://" + n.Addr() }
 
 // EmbeddedNATS starts a NATS server in this process with the given options, on any free port if they name none. It
 // ends with stop, or with the test.
@@ -83,11 +74,12 @@ func EmbeddedNATS(t testing.TB, o server.Options) (s *server.Server, stop func()
 }
 
 func serveNATS(o server.Options) (*server.Server, error) {
-	o.Host, o.NoLog, o.NoSigs, o.Port = "127.0.0.1", true, true, cmp.Or(o.Port, server.RANDOM_PORT)
+	o.Host, o.NoLog, o.NoSigs, o.Port = "127.0.0.1", o.LogFile == "", true, cmp.Or(o.Port, server.RANDOM_PORT)
 	srv, err := server.NewServer(&o)
 	if err != nil {
 		return nil, fmt.Errorf("make an embedded NATS server: %w", err)
 	}
+	srv.ConfigureLogger()
 	srv.Start()
 	if !srv.ReadyForConnections(startWithin) {
 		stopNATS(srv)

@@ -22,7 +22,7 @@ import (
 // any goroutine.
 type NATSCluster struct {
 	t       testing.TB
-	servers [3]*ServerProcess
+	servers [3]*Server
 }
 
 // OwnNATSCluster starts a cluster for this test alone and returns when it has a leader. It ends with the test.
@@ -34,7 +34,7 @@ func OwnNATSCluster(t testing.TB) *NATSCluster {
 		routes = append(routes, "nats://"+testkit.FreeAddr(t))
 	}
 	for i := range c.servers {
-		c.servers[i] = natsProcess(t, "--name", fmt.Sprintf("n%d", i), "--cluster_name", "test", "--cluster", routes[i],
+		c.servers[i] = natsServer(t, "--name", fmt.Sprintf("n%d", i), "--cluster_name", "test", "--cluster", routes[i],
 			"--routes", strings.Join(routes, ","))
 	}
 	for i := range c.servers {
@@ -48,7 +48,7 @@ func OwnNATSCluster(t testing.TB) *NATSCluster {
 func (c *NATSCluster) URL() string {
 	var list []string
 	for _, s := range c.servers {
-		list = append(list, "nats://"+s.Addr())
+		list = append(list, s.URL())
 	}
 	return strings.Join(list, ",")
 }
@@ -106,22 +106,24 @@ func (c *NATSCluster) ask(what string, do func(context.Context, jetstream.JetStr
 	})
 }
 
-// natsProcess is a server with JetStream that has not started. It is this test program, which contains the code of
+// natsServer is a server with JetStream that has not started. It is this test program, which contains the code of
 // nats-server.
-func natsProcess(t testing.TB, args ...string) *ServerProcess {
+func natsServer(t testing.TB, args ...string) *Server {
 	t.Helper()
-	p := &process{bin: os.Args[0], env: []string{natsServer + "=1"}, dir: t.TempDir(), port: testkit.FreePort(t)}
-	p.args = append(args, "--addr", "127.0.0.1", "--port", strconv.Itoa(p.port), "--jetstream", "--store_dir", p.dir)
-	t.Cleanup(func() { // after the server has ended
+	s := &Server{t: t, scheme: "nats", bin: os.Args[0], env: []string{isNATSServer + "=1"}, dir: t.TempDir(),
+		port: testkit.FreePort(t)}
+	s.args = append(args, "--addr", "127.0.0.1", "--port", strconv.Itoa(s.port), "--jetstream", "--store_dir", s.dir)
+	t.Cleanup(func() {
+		s.remove()
 		if t.Failed() {
-			t.Logf("nats-server %v: …%s", args, p.logEnd())
+			t.Logf("nats-server %v: …%s", args, s.logEnd())
 		}
 	})
-	return newServerProcess(t, "nats-server", p)
+	return s
 }
 
-// natsServer is a variable that makes a test program that runs Main act as nats-server, with its arguments.
-const natsServer = "STREAMCOUNTER_TEST_IS_NATS_SERVER"
+// isNATSServer is a variable that makes a test program that runs Main act as nats-server, with its arguments.
+const isNATSServer = "STREAMCOUNTER_TEST_IS_NATS_SERVER"
 
 func runNATSServer() error {
 	opts, err := server.ConfigureOptions(flag.NewFlagSet("nats-server", flag.ExitOnError), os.Args[1:], nil, nil, nil)

@@ -13,28 +13,73 @@ import (
 	"testing"
 )
 
-// process is a server on a loopback port, with its log in dir. Its methods are called one at a time.
-type process struct {
+// Server is a server program on a loopback port, with its log in Dir, to simulate faults. Its methods may be called
+// from any goroutine; a failure is an error of the test.
+type Server struct {
+	t        testing.TB // nil: the tests of a package share it, and only start and end it
+	scheme   string     // of its URL
 	bin, dir string
 	port     int
 	args     []string
 	env      []string // in addition to the test's own
 	// ready returns when the server answers; nil: the server is ready when it listens.
-	ready func(p *process) error
+	ready func(s *Server) error
 
+	mu     sync.Mutex // of what follows
 	cmd    *exec.Cmd
 	gone   chan struct{} // closed when the process has ended
 	paused bool
 }
 
-func (p *process) addr() string { return fmt.Sprintf("127.0.0.1:%d", p.port) }
+// Addr is the server's host:port, the same over restarts.
+func (s *Server) Addr() string { return fmt.Sprintf("127.0.0.1:%d", s.port) }
 
-func (p *process) running() bool {
-	if p.cmd == nil {
+// URL is the server's address as redis://host:port or nats://host:port.
+func (s *Server) URL() string { return s.scheme + "://" + s.Addr() }
+
+// Dir is the directory of the server's data.
+func (s *Server) Dir() string { return s.dir }
+
+// Start starts a stopped or killed server again on the same port and data
+// directory and returns when it answers.
+func (s *Server) Start() { s.t.Helper(); s.do("start", s.start) }
+
+// Stop ends the server as SIGTERM does and returns when it has ended.
+func (s *Server) Stop() { s.t.Helper(); s.do("stop", func() error { return s.end(syscall.SIGTERM) }) }
+
+// Kill ends the server by SIGKILL and returns when it has ended.
+func (s *Server) Kill() { s.t.Helper(); s.do("kill", func() error { return s.end(syscall.SIGKILL) }) }
+
+// Pause freezes the server: connections stay open, and it does not answer.
+func (s *Server) Pause() { s.t.Helper(); s.do("pause", s.pause) }
+
+// Resume lets a frozen server go on.
+func (s *Server) Resume() { s.t.Helper(); s.do("resume", s.resume) }
+
+func (s *Server) do(what string, f func() error) {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := f(); err != nil {
+		s.t.Errorf("%s the server at %s: %v", what, s.URL(), err)
+	}
+}
+
+// remove ends the server, whatever its state.
+func (s *Server) remove() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running() {
+		_ = s.end(syscall.SIGKILL)
+	}
+}
+
+func (s *Server) running() bool {
+	if s.cmd == nil {
 		return false
 	}
 	select {
-	case <-p.gone:
+	case <-s.gone:
 		return false
 	default:
 		return true
@@ -42,30 +87,30 @@ func (p *process) running() bool {
 }
 
 // start returns when the server answers: the first time, or again on the same port and data.
-func (p *process) start() error {
-	if p.running() {
+func (s *Server) start() error {
+	if s.running() {
 		return errors.New("it is running already")
 	}
-	out, err := os.OpenFile(p.log(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	out, err := os.OpenFile(s.log(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
 	defer out.Close()
-	p.cmd = exec.Command(p.bin, p.args...)
-	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr, p.cmd.SysProcAttr = p.dir, out, out, dieWithParent()
-	p.cmd.Env = append(os.Environ(), p.env...)
-	p.gone, p.paused = make(chan struct{}), false
-	if err := launch(p.cmd, p.gone); err != nil {
-		p.cmd = nil
+	s.cmd = exec.Command(s.bin, s.args...)
+	s.cmd.Dir, s.cmd.Stdout, s.cmd.Stderr, s.cmd.SysProcAttr = s.dir, out, out, dieWithParent()
+	s.cmd.Env = append(os.Environ(), s.env...)
+	s.gone, s.paused = make(chan struct{}), false
+	if err := launch(s.cmd, s.gone); err != nil {
+		s.cmd = nil
 		return err
 	}
-	if p.ready == nil {
-		err = await(p.addr(), p.gone, func(net.Conn) error { return nil })
+	if s.ready == nil {
+		err = await(s.Addr(), s.gone, func(net.Conn) error { return nil })
 	} else {
-		err = p.ready(p)
+		err = s.ready(s)
 	}
 	if err != nil {
-		return fmt.Errorf("%w; its log ends: %s", err, p.logEnd())
+		return fmt.Errorf("%w; its log ends: %s", err, s.logEnd())
 	}
 	return nil
 }
@@ -87,102 +132,44 @@ func launch(cmd *exec.Cmd, gone chan<- struct{}) error {
 	return <-started
 }
 
-func (p *process) stop() error { return p.end(syscall.SIGTERM) }
-func (p *process) kill() error { return p.end(syscall.SIGKILL) }
-
-func (p *process) end(sig syscall.Signal) error {
-	if !p.running() {
+func (s *Server) end(sig syscall.Signal) error {
+	if !s.running() {
 		return errors.New("it is not running")
 	}
-	if err := p.cmd.Process.Signal(sig); err != nil {
+	if err := s.cmd.Process.Signal(sig); err != nil {
 		return err
 	}
-	if p.paused { // a frozen process would keep SIGTERM for later
-		if err := p.resume(); err != nil {
+	if s.paused { // a frozen process would keep SIGTERM for later
+		if err := s.resume(); err != nil {
 			return err
 		}
 	}
-	<-p.gone
+	<-s.gone
 	return nil
 }
 
-func (p *process) pause() error {
-	if !p.running() || p.paused {
+func (s *Server) pause() error {
+	if !s.running() || s.paused {
 		return errors.New("it is not running")
 	}
-	p.paused = true
-	return Suspend(p.cmd.Process)
+	s.paused = true
+	return Suspend(s.cmd.Process)
 }
 
-func (p *process) resume() error {
-	if !p.paused {
+func (s *Server) resume() error {
+	if !s.paused {
 		return errors.New("it is not paused")
 	}
-	p.paused = false
-	return Resume(p.cmd.Process)
+	s.paused = false
+	return Resume(s.cmd.Process)
 }
 
-// remove ends the process, whatever its state.
-func (p *process) remove() {
-	if p.running() {
-		_ = p.kill()
-	}
-}
+func (s *Server) log() string { return filepath.Join(s.dir, "log") }
 
-func (p *process) log() string { return filepath.Join(p.dir, "log") }
-
-func (p *process) logEnd() string {
-	b, err := os.ReadFile(p.log())
+func (s *Server) logEnd() string {
+	b, err := os.ReadFile(s.log())
 	if err != nil {
 		return err.Error()
 	}
 	return string(b[max(0, len(b)-1000):])
-}
-
-// ServerProcess is a server program of one test, to simulate faults. Its methods may be called from any goroutine; a
-// failure is an error of the test.
-type ServerProcess struct {
-	t    testing.TB
-	name string
-	mu   sync.Mutex
-	p    *process
-}
-
-// newServerProcess makes a ServerProcess that ends with the test.
-func newServerProcess(t testing.TB, name string, p *process) *ServerProcess {
-	s := &ServerProcess{t: t, name: name, p: p}
-	t.Cleanup(func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		p.remove()
-	})
-	return s
-}
-
-// Addr is the server's host:port, the same over restarts.
-func (s *ServerProcess) Addr() string { return s.p.addr() }
-
-// Stop ends the server as SIGTERM does and returns when it has ended.
-func (s *ServerProcess) Stop() { s.t.Helper(); s.do("stop", s.p.stop) }
-
-// Kill ends the server by SIGKILL and returns when it has ended.
-func (s *ServerProcess) Kill() { s.t.Helper(); s.do("kill", s.p.kill) }
-
-// Pause freezes the server: connections stay open, and it does not answer.
-func (s *ServerProcess) Pause() { s.t.Helper(); s.do("pause", s.p.pause) }
-
-// Resume lets a frozen server go on.
-func (s *ServerProcess) Resume() { s.t.Helper(); s.do("resume", s.p.resume) }
-
-// Start starts a stopped or killed server again on the same port and data
-// directory and returns when it answers.
-func (s *ServerProcess) Start() { s.t.Helper(); s.do("start", s.p.start) }
-
-func (s *ServerProcess) do(what string, f func() error) {
-	s.t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := f(); err != nil {
-		s.t.Errorf("%s %s at %s: %v", what, s.name, s.p.addr(), err)
-	}
 }

@@ -75,7 +75,7 @@ func startSharedRedis() (url, note string, stop func(), err error) {
 	if mkErr != nil {
 		return "", "", nil, fmt.Errorf("make a directory for redis-server: %w", mkErr)
 	}
-	p, startErr := redisProcess(dir, nil, nil)
+	s, startErr := startRedis(nil, dir, nil, nil)
 	if startErr != nil {
 		os.RemoveAll(dir)
 		if errors.Is(startErr, exec.ErrNotFound) {
@@ -83,29 +83,29 @@ func startSharedRedis() (url, note string, stop func(), err error) {
 		}
 		return "", "", nil, startErr
 	}
-	return "redis://" + p.addr(), fmt.Sprintf("Redis is redis-server from PATH: %v", err),
-		func() { p.remove(); os.RemoveAll(dir) }, nil
+	return s.URL(), fmt.Sprintf("Redis is redis-server from PATH: %v", err),
+		func() { s.remove(); os.RemoveAll(dir) }, nil
 }
 
-// redisProcess starts a redis-server from PATH with its data in dir; the error is exec.ErrNotFound if PATH has none.
+// startRedis starts a redis-server from PATH with its data in dir; the error is exec.ErrNotFound if PATH has none.
 // The port is free when it is chosen, but another process can take it before the server does. Then it tries again on
 // another port.
-func redisProcess(dir string, env, args []string) (*process, error) {
+func startRedis(t testing.TB, dir string, env, args []string) (*Server, error) {
 	bin, err := exec.LookPath("redis-server")
 	if err != nil {
 		return nil, err
 	}
 	for range 3 {
-		p := &process{bin: bin, dir: dir, env: env,
-			ready: func(p *process) error { return awaitRedis(p.addr(), p.cmd.Process.Pid, p.gone) }}
-		if p.port, err = testkit.TakePort(); err != nil {
+		s := &Server{t: t, scheme: "redis", bin: bin, dir: dir, env: env,
+			ready: func(s *Server) error { return awaitRedis(s.Addr(), s.cmd.Process.Pid, s.gone) }}
+		if s.port, err = testkit.TakePort(); err != nil {
 			return nil, err
 		}
-		p.args = slices.Concat([]string{"--port", strconv.Itoa(p.port), "--bind", "127.0.0.1"}, redisSettings, args)
-		if err = p.start(); err == nil {
-			return p, nil
+		s.args = slices.Concat([]string{"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1"}, redisSettings, args)
+		if err = s.start(); err == nil {
+			return s, nil
 		}
-		p.remove()
+		s.remove()
 	}
 	return nil, err
 }
@@ -125,26 +125,21 @@ func ScriptsRedis(t testing.TB) *miniredis.Miniredis {
 	return miniredis.RunT(t)
 }
 
-// RedisProcess is a real Redis for one test.
-type RedisProcess struct{ *ServerProcess }
-
 // OwnRedis starts a redis-server from PATH for this test alone, with args after its settings ("--appendonly", "yes"
 // for data that survive a restart). Without the program the test is skipped, or fails if EnvRequire is set. The
 // server ends with the test.
-func OwnRedis(t testing.TB, args ...string) *RedisProcess {
+func OwnRedis(t testing.TB, args ...string) *Server {
 	t.Helper()
 	return ownRedis(t, nil, args)
 }
 
-func ownRedis(t testing.TB, env, args []string) *RedisProcess {
+func ownRedis(t testing.TB, env, args []string) *Server {
 	t.Helper()
-	p, err := redisProcess(t.TempDir(), env, args)
+	s, err := startRedis(t, t.TempDir(), env, args)
 	if errors.Is(err, exec.ErrNotFound) {
 		missing(t, "a real Redis of its own", "install redis-server", errors.New("no redis-server on PATH"))
 	}
 	testkit.Must(t, err)
-	return &RedisProcess{newServerProcess(t, "redis", p)}
+	t.Cleanup(s.remove)
+	return s
 }
-
-// URL is the server's address as redis://host:port.
-func (r *RedisProcess) URL() string { return "redis://" + r.p.addr() }

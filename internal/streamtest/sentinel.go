@@ -25,8 +25,9 @@ func Sentinel(t testing.TB, directive, config string) string {
 		own = fmt.Sprintf("bind 127.0.0.1\nport 0\n%s %d\n", directive, port)
 	}
 	file := testkit.WriteFile(t, "sentinel.conf", own+config)
-	p := &process{bin: bin, dir: filepath.Dir(file), port: port, args: []string{file, "--sentinel"}}
-	t.Cleanup(p.remove)
-	testkit.Must(t, p.start())
-	return p.addr()
+	s := &Server{t: t, scheme: "redis+sentinel", bin: bin, dir: filepath.Dir(file), port: port,
+		args: []string{file, "--sentinel"}}
+	t.Cleanup(s.remove)
+	s.Start()
+	return s.Addr()
 }

@@ -3,11 +3,11 @@ package streamtest
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +17,13 @@ import (
 	"github.com/streamcounter/streamcounter/deploy"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
+
+// Prefix returns a prefix for keys and subjects that no other test has, in this process or another: "t-" and ten hex
+// digits.
+func Prefix(t testing.TB) string {
+	t.Helper()
+	return fmt.Sprintf("t-%010x", rand.Uint64()>>24)
+}
 
 // sharedUsers are the users of deploy/users.acl, but only for the prefixes of tests.
 var sharedUsers = strings.ReplaceAll(deploy.UsersACL, "~sc:", "~t-??????????:") // as in Prefix
@@ -108,7 +115,7 @@ func refused(url string) (list []string, err error) {
 }
 
 // SecuredRedis is a Redis for one test with the users of deploy/users.acl, plus passwords. Its default user is off.
-type SecuredRedis struct{ *RedisProcess }
+type SecuredRedis struct{ *Server }
 
 // NewSecuredRedis starts the server. It ends with the test.
 func NewSecuredRedis(t testing.TB, args ...string) *SecuredRedis {
@@ -121,15 +128,14 @@ func NewSecuredRedis(t testing.TB, args ...string) *SecuredRedis {
 	write("user default on nopass ~* &* +@all\n")
 	s := &SecuredRedis{OwnRedis(t, append([]string{"--aclfile", path}, args...)...)}
 	write(withPasswords(deploy.UsersACL))
-	err := withRedis(s.URL(), func(ctx context.Context,
-		c *redis.Client) error {
+	err := withRedis(s.URL(), func(ctx context.Context, c *redis.Client) error {
 		return c.Do(ctx, "ACL", "LOAD").Err()
 	})
 	if err != nil {
 		t.Fatalf("loading deploy/users.acl: %v", err)
 	}
-	s.p.ready = func(p *process) error { // after a restart it has these users
-		return await(p.addr(), p.gone, func(net.Conn) error {
+	s.ready = func(*Server) error { // after a restart it has these users
+		return await(s.Addr(), s.gone, func(net.Conn) error {
 			return withRedis(s.As("operator"), func(ctx context.Context, c *redis.Client) error {
 				return c.Ping(ctx).Err()
 			})
@@ -152,18 +158,19 @@ func (s *SecuredRedis) Refused(t testing.TB) []string {
 // SecuredNATS is a NATS server for one test with the users of deploy/nats-permissions.conf.
 type SecuredNATS struct {
 	srv *server.Server
-	log violations
+	log string // a path
 }
 
 // NewSecuredNATS starts the server, with more lines of configuration. It ends with the test.
 func NewSecuredNATS(t testing.TB, lines ...string) *SecuredNATS {
 	t.Helper()
 	dir := t.TempDir()
+	n := &SecuredNATS{log: filepath.Join(dir, "log")}
 	for name, text := range map[string]string{
 		"nats-permissions.conf": deploy.NATSPermissions,
-		"nats.conf": fmt.Sprintf("listen: \"127.0.0.1:-1\"\njetstream { store_dir: %q }\ninclude "+
+		"nats.conf": fmt.Sprintf("listen: \"127.0.0.1:-1\"\nlog_file: %q\njetstream { store_dir: %q }\ninclude "+
 			"nats-permissions.conf\n%s\n",
-			filepath.Join(dir, "store"), strings.Join(lines, "\n")),
+			n.log, filepath.Join(dir, "store"), strings.Join(lines, "\n")),
 	} {
 		testkit.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
@@ -174,9 +181,7 @@ func NewSecuredNATS(t testing.TB, lines ...string) *SecuredNATS {
 	if err != nil {
 		t.Fatalf("deploy/nats-permissions.conf: %v", err)
 	}
-	n := &SecuredNATS{}
 	n.srv, _ = EmbeddedNATS(t, *opts)
-	n.srv.SetLogger(&n.log, false, false)
 	return n
 }
 
@@ -186,31 +191,13 @@ func (n *SecuredNATS) As(user string) string { return as(n.srv.ClientURL(), user
 // URL returns the server's address without a user. The server refuses a connection without a user.
 func (n *SecuredNATS) URL() string { return n.srv.ClientURL() }
 
-// Violations lists the refused operations of its users.
-func (n *SecuredNATS) Violations() []string {
-	n.log.mu.Lock()
-	defer n.log.mu.Unlock()
-	return append([]string(nil), n.log.seen...)
-}
-
-// violations keeps the messages about permissions in a server's log.
-type violations struct {
-	mu   sync.Mutex
-	seen []string
-}
-
-func (v *violations) Errorf(format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
-	if !strings.Contains(text, "Violation") {
-		return
+// Violations lists the refused operations of its users, as its log has them.
+func (n *SecuredNATS) Violations() (list []string) {
+	text, _ := os.ReadFile(n.log) // no file: it has logged nothing
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, "Violation") {
+			list = append(list, line)
+		}
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.seen = append(v.seen, text)
+	return list
 }
-
-func (*violations) Noticef(string, ...any) {}
-func (*violations) Warnf(string, ...any)   {}
-func (*violations) Fatalf(string, ...any)  {}
-func (*violations) Debugf(string, ...any)  {}
-func (*violations) Tracef(string, ...any)  {}
