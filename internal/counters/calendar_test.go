@@ -1,10 +1,8 @@
 package counters_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -116,58 +114,6 @@ func TestPeriodsByTheClockOfRedis(t *testing.T) {
 			if n := used(t, s, "k"); n != before+2 {
 				t.Fatalf("%d ms ahead: used %d, expected %d", ahead, n, before+2)
 			}
-		}
-	})
-}
-
-// After a change of zone, the count of a key that is at its limit is kept until the new period ends.
-func TestACountOutlivesAChangeOfZone(t *testing.T) {
-	eachRedis(t, nil, func(t *testing.T, s *store) {
-		in := func(zone string) {
-			s.rules = parsed(t, `rules:
-  - {name: api, match: "*", alerts: [], windows: [{limit: 2, per: day, zone: `+zone+`}]}`)
-		}
-		in("America/New_York")
-		_, ends := s.rules.List()[0].Windows[0].Calendar.Period(s.clock.ms)
-		s.clock.ms = ends - 60_000
-		s.check("k", 2)
-		in("UTC")
-		_, _, err := s.held.Sweep(t.Context(), s.keys.Partition("k"), s.rules, []string{"k"}) // after each reload
-		testkit.Must(t, err)
-		v := s.check("k", 1)
-		if v.Allowed || v.Items[0].RetryAfter < 18*time.Hour {
-			t.Fatalf("%+v", v)
-		}
-		name := s.keys.Counter(s.keys.Partition("k"), "calendar", "k")
-		if kept := s.redis.PTTL(t.Context(), name).Val(); kept < v.Items[0].RetryAfter {
-			t.Errorf("the count is kept for %v, and the key is denied for %v", kept, v.Items[0].RetryAfter)
-		}
-	})
-}
-
-// A counter of the calendar with invalid data counts as empty, and the next write replaces it.
-func TestCorruptPeriods(t *testing.T) {
-	eachRedis(t, nil, func(t *testing.T, s *store) {
-		s.monthly(10)
-		name := s.keys.Counter(s.keys.Partition("k"), "calendar", "k")
-		last, far, found := s.clock.ms, int64(1)<<52, s.corrupt()
-		for _, text := range []string{"x", "1 2", fmt.Sprintf("%d 300,%d,%d,5", far, far, far+1),
-			fmt.Sprintf("%d 300,%d,%d,5", last, last+1, far), fmt.Sprintf("%d 300,0,%d,5", last, far),
-			fmt.Sprintf("%d 300,%d,%d,%d", last, last-1, last+1, int64(1)<<60),
-			fmt.Sprintf("%d 300,%d,%d,5", last, last, last-1)} {
-			testkit.Must(t, s.redis.Set(context.Background(), name, text, 0).Err())
-			if v := s.check("k", 1); !v.Allowed || v.Items[0].Windows[0].Used != 1 {
-				t.Errorf("%q: %+v", text, v)
-			}
-		}
-		testkit.Must(t, s.redis.Del(context.Background(), name).Err())
-		testkit.Must(t, s.redis.LPush(context.Background(), name, "x").Err())
-		if v := s.check("k", 1); !v.Allowed {
-			t.Errorf("a list: %+v", v)
-		}
-		// The second text is only old: it has no periods.
-		if want := slices.Repeat([]string{name}, 7); !slices.Equal(*found, want) {
-			t.Errorf("reported as corrupt: %q, expected %q", *found, want)
 		}
 	})
 }

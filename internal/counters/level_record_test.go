@@ -84,18 +84,7 @@ func TestGarbageRecordsAreForgotten(t *testing.T) {
 	}
 }
 
-// If the key of a foreign record reaches a level again, its record is replaced with a valid one.
-func TestAGarbageRecordIsWrittenOver(t *testing.T) {
-	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
-		s.redis.HSet(context.Background(), s.keys.Levels(s.keys.Partition("k")), "k",
-			"api;sliding-log;1|10000,10,inf,x,100@")
-		s.fold(t, nil, counters.Event{Key: "k", Ms: s.clock.ms, Count: 8})
-		s.expect("raised api/k 80% used 8")
-		if d := s.due("k"); d != 10_000 {
-			t.Errorf("due in %d ms", d)
-		}
-	})
-}
+const lastID = "18446744073709551615-18446744073709551615"
 
 // Somebody has added an entry with the greatest possible ID to the outbox, so it accepts no
 // more entries. Transitions are written anyway, and the waiting transitions are kept.

@@ -37,7 +37,7 @@ import (
 //	crash WORKER                the worker reads all new events, and stops before it folds them
 //	wake WORKER                 a stopped worker continues: it folds the events that it had read
 //	reclaim WORKER              the worker takes over the pending events of others, and folds them
-//	check KEY [COST]            a caller checks the key; user=NAME is a value of it
+//	check KEY [COST]            a caller checks the key; user=NAME is a value of it; look: charges nothing
 //	run CHECK; CHECK...         callers check at the same time; each CHECK is as above, without the word check
 //	bring KEY LIMIT [COST]      a caller checks the key under a limit per 10 s that it brings itself
 //	peek KEY                    the state of the key
@@ -55,7 +55,8 @@ import (
 //	recheck                     every key that has reached a level is swept, as after a reload
 //	sweep KEY                   the key is swept, whether it is due or not
 //	due KEY                     when the key is due to be swept, and whether it has a record of levels
-//	lose FORM KEY               the counter of the key in one form is gone, as when it expires
+//	redis COMMAND PLACE ARG...  somebody writes into Redis (store.place, store.arguments); COUNTER is the algorithm's form
+//	kept PLACE                  how long a key in Redis is kept, in tens of minutes
 //	clear                       Redis is empty again
 //	log KEY                     the entries of the key's log: time, count, and total
 //	total KEY                   the newest total
@@ -122,14 +123,17 @@ type story struct {
 	crashed   map[string][]eventlog.Batch // worker → the events that it has read and not folded
 	reserved  map[string]string           // word → the id of the reservation
 	leased    map[string]int64            // key → the units of its lease
+	found     *[]string                   // keys in Redis that were reported as corrupt
 }
 
 // tell runs a story under an algorithm, and returns its steps with their results.
 func tell(t *testing.T, s *store, algorithm, rules string, steps []string) []string {
 	t.Helper()
-	y := &story{s, algorithm, map[string][]eventlog.Batch{}, map[string]string{}, map[string]int64{}}
+	y := &story{store: s, algorithm: algorithm, crashed: map[string][]eventlog.Batch{}, reserved: map[string]string{},
+		leased: map[string]int64{}}
 	y.rules = parsed(t, y.under(rules))
 	testkit.Must(t, y.learn())
+	y.found = s.corrupt()
 	return y.tell(steps)
 }
 
@@ -153,8 +157,8 @@ func (y *story) tell(steps []string) (out []string) {
 			out = append(out, steps[i+1])
 			input += steps[i+1] + "\n"
 		}
-		result := y.run(strings.Fields(step), input)
-		for _, line := range append(result, y.published()...) {
+		result := y.run(strings.Fields(strings.ReplaceAll(step, "COUNTER", lua.Form(y.algorithm))), input)
+		for _, line := range slices.Concat(result, y.corrupted(), y.published()) {
 			out = append(out, "< "+line)
 		}
 	}
@@ -187,8 +191,12 @@ func (y *story) run(words []string, input string) []string {
 		return y.fold(y.crashed[of[0]])
 	case "reclaim":
 		return y.fold(y.claim(of[0]))
-	case "check":
-		return y.checks(y.request(rest[1:], values))
+	case "check", "look":
+		one := y.request(rest[1:], values)
+		if words[0] == "look" {
+			one.Mode = api.ModeLook
+		}
+		return y.checks(one)
 	case "run":
 		var requests []counters.Request
 		for check := range strings.SplitSeq(strings.Join(words[1:], " "), ";") {
@@ -246,9 +254,11 @@ func (y *story) run(words []string, input string) []string {
 		testkit.Must(y.t, err)
 	case "due":
 		return []string{y.due(of[0])}
-	case "lose":
-		name := y.keys.Counter(y.keys.Partition(of[1]), of[0], of[1])
-		testkit.Must(y.t, y.redis.Del(y.t.Context(), name).Err())
+	case "redis":
+		command := append([]any{of[0], y.place(of[1])}, y.arguments(words[min(3, len(words)):])...)
+		testkit.Must(y.t, y.redis.Do(y.t.Context(), command...).Err())
+	case "kept":
+		return []string{fmt.Sprint("for ", y.redis.PTTL(y.t.Context(), y.place(of[0])).Val().Round(10*time.Minute))}
 	case "clear":
 		y.clear()
 	case "log", "forget", "total":
@@ -453,6 +463,19 @@ func (y *story) published() (lines []string) {
 		}
 		lines = append(lines, line)
 	}
+	return lines
+}
+
+// corrupted names the keys in Redis that were reported as corrupt since the last time.
+func (y *story) corrupted() (lines []string) {
+	for _, name := range *y.found {
+		_, place, _ := strings.Cut(name, "}:")
+		if key, ok := strings.CutPrefix(place, lua.Form(y.algorithm)+":"); ok {
+			place = "COUNTER:" + key
+		}
+		lines = append(lines, place+" is corrupt")
+	}
+	*y.found = nil
 	return lines
 }
 
