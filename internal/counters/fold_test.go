@@ -52,7 +52,7 @@ func (s *store) contents(t testing.TB) map[string]string {
 		case "zset":
 			all[short] = fmt.Sprint(s.redis.ZRangeWithScores(ctx, name, 0, -1).Val())
 		case "stream":
-			all[short] = fmt.Sprint(s.redis.XRange(ctx, name, "-", "+").Val())
+			all[short] = fmt.Sprint(s.redis.XRange(ctx, name, "-", "+").Val(), s.redis.XInfoGroups(ctx, name).Val())
 		default:
 			t.Fatalf("%s is a %s", name, kind)
 		}
