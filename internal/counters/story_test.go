@@ -319,8 +319,16 @@ func (y *story) checks(requests ...counters.Request) (lines []string) {
 	for _, one := range requests {
 		calls = append(calls, []counters.Request{one})
 	}
+	told := int64(0)
 	for i, v := range y.decideMany(calls...) {
 		lines = append(lines, said(requests[i].Plan, v))
+		told += v.Transitions
+	}
+	for _, p := range y.keys.All() {
+		told -= y.redis.XLen(y.t.Context(), y.keys.Outbox(p)).Val()
+	}
+	if told != 0 {
+		y.t.Errorf("%v: the answers tell of %d transitions more than there are", requests, told)
 	}
 	return lines
 }
@@ -366,7 +374,7 @@ func (y *story) fold(batches []eventlog.Batch) []string {
 	for _, b := range batches {
 		folds = append(folds, counters.Batch{Partition: b.Partition, Events: eventsOf(y.t, b)})
 	}
-	sum := y.foldBatches(y.t, folds)
+	sum, unmatched := y.foldBatches(y.t, folds)
 	out := fmt.Sprintf("%d folded", sum.Folded)
 	if sum.Late > 0 {
 		out += fmt.Sprintf(", %d late", sum.Late)
@@ -376,6 +384,9 @@ func (y *story) fold(batches []eventlog.Batch) []string {
 	}
 	if sum.Duplicate > 0 {
 		out += fmt.Sprintf(", %d duplicate", sum.Duplicate)
+	}
+	if unmatched > 0 {
+		out += fmt.Sprintf(", %d without a rule", unmatched)
 	}
 	return []string{out}
 }
