@@ -54,7 +54,7 @@ import (
 //	recheck                     every key that has reached a level is swept, as after a reload
 //	sweep KEY                   the key is swept, whether it is due or not
 //	due KEY                     when the key is due to be swept, and whether it has a record of levels
-//	redis COMMAND PLACE ARG...  somebody writes into Redis (store.place, store.arguments); COUNTER is the algorithm's form
+//	redis COMMAND PLACE ARG...  somebody writes into Redis (store.place, store.arguments); COUNTER is the form of the run
 //	kept PLACE                  how long a key in Redis is kept, in tens of minutes
 //	clear                       Redis is empty again
 //	log KEY                     the entries of the key's log: time, count, and total
