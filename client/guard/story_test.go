@@ -92,10 +92,14 @@ func (s *story) told(words []string) []string {
 	return nil
 }
 
-// changes returns what OnChange and those who wait have received.
+// changes returns what OnChange, key by key, and those who wait have received.
 func (s *story) changes() (lines []string) {
+	var list []Change
 	for len(s.guard.changes) > 0 {
-		c := <-s.guard.changes
+		list = append(list, <-s.guard.changes)
+	}
+	slices.SortStableFunc(list, func(a, b Change) int { return strings.Compare(a.Key, b.Key) })
+	for _, c := range list {
 		lines = append(lines, fmt.Sprintf("%s: %s, %s", c.Key, c.State, c.Reason))
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.waits)) {
