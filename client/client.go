@@ -194,32 +194,39 @@ func (c *Client) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnsw
 	if a, ok := c.leases.answer(ctx, &req); ok {
 		return a, nil
 	}
-	if all, ok := c.denials.answer(ctx, []api.CheckRequest{req}); ok {
-		return all.Checks[0], nil
-	}
-	asked := c.denials.start()
-	a, err := ask(ctx, c.shared, func(ctx context.Context) (api.CheckAnswer, error) {
-		return c.checker.Check(ctx, req)
+	one := []api.CheckRequest{req}
+	all, err := c.checkAll(ctx, one, func(ctx context.Context) (api.ChecksAnswer, error) {
+		a, err := c.checker.Check(ctx, req)
+		if err == nil {
+			c.leases.asked(&a)
+		}
+		return api.ChecksAnswer{Checks: []api.CheckAnswer{a}}, err
 	})
-	if err == nil {
-		c.known.update(a)
-		c.denials.charged(req.Mode, a)
-		c.denials.remember(req.Mode, a, asked)
-		c.leases.asked(&a)
-		return c.refuseUnmatched(a), nil
+	return first(all), err
+}
+
+// first returns the answer to the only check of a call, or none beside an error.
+func first(all api.ChecksAnswer) (a api.CheckAnswer) {
+	if len(all.Checks) == 1 {
+		a = all.Checks[0]
 	}
-	return c.fallbackOne(ctx, []api.CheckRequest{req}, err)
+	return a
 }
 
 // CheckAll implements Checker. If policies differ, the strictest decides for all: Deny, then Local, then Allow.
 func (c *Client) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAnswer, error) {
+	return c.checkAll(ctx, reqs, func(ctx context.Context) (api.ChecksAnswer, error) {
+		return c.checker.CheckAll(ctx, reqs)
+	})
+}
+
+func (c *Client) checkAll(ctx context.Context, reqs []api.CheckRequest,
+	call func(context.Context) (api.ChecksAnswer, error)) (api.ChecksAnswer, error) {
 	if all, ok := c.denials.answer(ctx, reqs); ok {
 		return all, nil
 	}
 	asked := c.denials.start()
-	all, err := ask(ctx, c.shared, func(ctx context.Context) (api.ChecksAnswer, error) {
-		return c.checker.CheckAll(ctx, reqs)
-	})
+	all, err := ask(ctx, c.shared, call)
 	if err != nil {
 		return c.fallback(ctx, reqs, err)
 	}
@@ -235,12 +242,9 @@ func (c *Client) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Che
 
 // CheckEach implements Checker.
 func (c *Client) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Each, error) {
-	return transport.EachUnknown(reqs, func(i int, _ *api.CheckRequest) (e api.Each, known bool) {
+	return transport.EachUnknown(reqs, func(i int, _ *api.CheckRequest) (api.Each, bool) {
 		all, known := c.denials.answer(ctx, reqs[i:i+1])
-		if known {
-			e.CheckAnswer = all.Checks[0]
-		}
-		return e, known
+		return api.Each{CheckAnswer: first(all)}, known
 	}, func(unknown []api.CheckRequest) ([]api.Each, error) { return c.askEach(ctx, unknown) })
 }
 
@@ -276,7 +280,9 @@ func (c *Client) askEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Ea
 			list[i].CheckAnswer = c.refuseUnmatched(list[i].CheckAnswer)
 			continue
 		}
-		list[i].CheckAnswer, list[i].Err = c.fallbackOne(ctx, reqs[i:i+1], list[i].Err)
+		var all api.ChecksAnswer
+		all, list[i].Err = c.fallback(ctx, reqs[i:i+1], list[i].Err)
+		list[i].CheckAnswer = first(all)
 	}
 	for i, e := range list { // after all denials: checks that are sent one by one are decided in any order
 		c.denials.charged(reqs[i].Mode, e.CheckAnswer)

@@ -18,9 +18,8 @@ func (c *Client) fallback(ctx context.Context, reqs []api.CheckRequest, why erro
 		return api.ChecksAnswer{}, err
 	}
 	rules := make([]*Rule, len(reqs)) // nil: not known
-	modes := make([]api.Mode, len(reqs))
 	for i, r := range reqs {
-		rules[i], modes[i] = c.known.rule(r.Key), r.Mode
+		rules[i] = c.known.rule(r.Key)
 	}
 	p := c.strictest(rules)
 	if c.config.OnFallback != nil {
@@ -28,7 +27,7 @@ func (c *Client) fallback(ctx context.Context, reqs []api.CheckRequest, why erro
 	}
 	all := decide(p, reqs, rules, why)
 	if p == Local {
-		c.countLocally(&all, rules, modes)
+		c.countLocally(&all, rules, reqs)
 	}
 	if p == Deny {
 		return all, fmt.Errorf("%w: %w", api.ErrUnavailable, why)
@@ -37,15 +36,6 @@ func (c *Client) fallback(ctx context.Context, reqs []api.CheckRequest, why erro
 		return all, why
 	}
 	return all, nil
-}
-
-// fallbackOne is fallback for a list of one request.
-func (c *Client) fallbackOne(ctx context.Context, one []api.CheckRequest, why error) (api.CheckAnswer, error) {
-	all, err := c.fallback(ctx, one, why)
-	if len(all.Checks) != 1 {
-		return api.CheckAnswer{}, err
-	}
-	return all.Checks[0], err
 }
 
 // strictest returns the common policy for keys of these rules.

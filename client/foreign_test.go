@@ -4,10 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -27,56 +27,42 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// Other programs may be at the other end of HTTP: proxies, other servers, later servers. A body that is no answer to
-// the request is no decision.
+// Each answer in testdata/foreign is asked for once.
 func TestHTTPAnswersThatAreNotOurs(t *testing.T) {
-	problem := func(name string) string {
-		return fmt.Sprintf(`{"type":"urn:streamcounter:%s","title":"x","status":400,"detail":"it says so"}`, name)
-	}
-	const over = `{"type":"urn:streamcounter:over-limit",`
-	for _, c := range []struct {
-		status int
-		body   string
-		want   string // its outcome; empty: it is a decision
-	}{
-		{401, problem("unauthenticated"), "unauthenticated"}, {401, "<html>", "unauthenticated"},
-		{403, problem("forbidden"), "forbidden"}, {403, "<html>", "forbidden"},
-		{503, problem("unavailable"), "unavailable"},
-		{503, problem("outcome-unknown"), wasLost},
-		{502, "<html>bad gateway</html>", wasLost}, {503, "", wasLost}, {429, "slow down", wasLost},
-		{500, problem("of-a-later-version"), wasLost},
-		{404, "<html>", "no answer"}, {302, "", "no answer"},
-		{200, "<html>", wasLost}, {200, strings.Repeat(" ", 2<<20), wasLost},
-		{200, `{"allowed":true,"key":"k","source":"redis"}`, ""},
-		{429, over + `"key":"k","source":"redis","retry_after_ms":-1}`, ""},
-		{200, `{}`, wasLost}, {200, `null`, wasLost},
-		{200, `{"allowed":true,"source":"redis"}`, wasLost},
-		{200, `{"allowed":true,"key":"other","source":"redis"}`, wasLost},
-		{200, `{"allowed":true,"key":"k"}`, wasLost},
-		{200, `{"allowed":false,"key":"k","source":"redis"}`, wasLost},
-		{429, over + `"allowed":true,"key":"k","source":"redis"}`, wasLost},
-		{429, over + `"key":"other","source":"redis"}`, wasLost},
-		{429, over + `"key":"k","source":"redis","retry_after_ms":-9223372036854775808}`, wasLost},
-		{429, over + `"key":"k","source":"redis","retry_after_ms":9223372036854775807}`, wasLost},
-	} {
-		h, asked := answering(t, c.status, c.body)
-		a, err := h.Check(t.Context(), api.CheckRequest{Key: "k"})
-		if outcome(err) != c.want || (err == nil) != (c.want == "") || (a.Key == "k") != (err == nil) || *asked != 1 {
-			t.Errorf("%d %.80s: %+v, %v, asked %d times, want %q", c.status, c.body, a, err, *asked, c.want)
+	bodies := strings.NewReplacer("SPACES", strings.Repeat(" ", 2<<20))
+	testkit.StoriesIn(t, "testdata/foreign", func(t *testing.T, _, _ string, steps []string) (out []string) {
+		for _, step := range steps {
+			if strings.HasPrefix(step, "> ") {
+				continue
+			}
+			out = append(out, step)
+			words := strings.SplitN(step, " ", 3)
+			if status, err := strconv.Atoi(append(words, "")[1]); err == nil {
+				h, asked := answering(t, status, bodies.Replace(append(words, "")[2]))
+				out = append(out, "> "+foreignAnswer(t, h, words[0]))
+				if *asked != 1 {
+					t.Errorf("%s: asked %d times", step, *asked)
+				}
+			}
 		}
-	}
-	for body, kind := range map[string]string{
-		`{"allowed":true,"checks":[{"key":"other","source":"redis"}]}`: "all",
-		`{"checks":[{}]}`: "each",
-		`{}`:              "peek",
-		`{"id":"a-1","allowed":true,"checks":[{"key":"other","source":"redis"}]}`: "reserve",
-		`{"id":"a-2","state":"committed"}`:                                        "commit",
-	} {
-		h, _ := answering(t, 200, body)
-		if err := ask(t.Context(), h, kind, api.CheckRequest{Key: "k"}); !errors.Is(err, api.ErrNoAnswer) {
-			t.Errorf("%s: %v, want no answer", body, err)
+		return out
+	})
+}
+
+// foreignAnswer returns the answer to a call about the key k, or the outcome of its error.
+func foreignAnswer(t *testing.T, h *client.HTTP, call string) string {
+	switch call {
+	case "lease", "renew-lease":
+		req := api.LeaseRequest{Key: "k", Want: 5}
+		if call == "renew-lease" {
+			req.ID, req.Had, req.Keep = "a-1", 9, 9
 		}
+		a, err := h.Lease(t.Context(), req)
+		return fmt.Sprintf("a lease of %d%s", a.Units, errorText(err))
+	case "check":
+		return answerText(h.Check(t.Context(), api.CheckRequest{Key: "k"}))
 	}
+	return outcome(ask(t.Context(), h, call, api.CheckRequest{Key: "k"}))
 }
 
 // A call that only looks may be sent again. If one of its checks charges, the call may have charged.

@@ -364,38 +364,3 @@ func TestClientLeasesDeny(t *testing.T) {
 		t.Errorf("a cost above the limit: %v", err)
 	}
 }
-
-// Units may be spent only if the answer is one to the request.
-func TestAnswersThatLeaseNothing(t *testing.T) {
-	first := api.LeaseRequest{Key: "k", Want: 5}
-	renewal := api.LeaseRequest{Key: "k", ID: "a-1", Had: 9, Keep: 9, Want: 5}
-	const state = `"key":"k","source":"redis","windows":[{"limit":8,"window_ms":1000,"used":8}]`
-	for _, c := range []struct {
-		ask      api.LeaseRequest
-		body     string
-		isAnswer bool
-	}{
-		{first, `{"id":"a-1","units":5,"lease_ms":100,` + state + `}`, true},
-		{first, `{"lease_ms":100,"retry_after_ms":1000,` + state + `}`, true},
-		{first, `{"key":"k","source":"policy","windows":[]}`, true},
-		{renewal, `{"id":"a-1","units":9,"lease_ms":100,` + state + `}`, true}, // they were kept; the limit was higher
-		{renewal, `{"id":"a-1","units":10,"lease_ms":100,` + state + `}`, false},
-		{first, `{}`, false},
-		{first, `null`, false},
-		{first, `{"id":"a-1","units":5,"lease_ms":100,"key":"other","source":"redis","windows":[{"limit":8}]}`, false},
-		{first, `{"id":"a-1","units":6,"lease_ms":100,` + state + `}`, false},
-		{first, `{"id":"a-1","units":-1,"lease_ms":100,` + state + `}`, false},
-		{first, `{"units":5,"lease_ms":100,` + state + `}`, false},
-		{first, `{"id":"a-1","units":5,"lease_ms":100,"key":"k","source":"redis","windows":[]}`, false},
-		{first, `{"id":"a-1","units":5,"lease_ms":100,"key":"k","source":"redis","windows":[{"limit":4}]}`, false},
-		{first, `{"id":"a-1","units":5,"lease_ms":-1,` + state + `}`, false},
-		{first, `{"id":"a-1","units":5,"lease_ms":9223372036854775807,` + state + `}`, false},
-		{first, `{"lease_ms":100,"retry_after_ms":9223372036854775807,` + state + `}`, false},
-	} {
-		h, _ := answering(t, 200, c.body)
-		a, err := h.Lease(t.Context(), c.ask)
-		if c.isAnswer != (err == nil) || !c.isAnswer && (!errors.Is(err, api.ErrOutcomeUnknown) || a.Units != 0) {
-			t.Errorf("%s: %+v, %v, want an answer: %t", c.body, a, err, c.isAnswer)
-		}
-	}
-}

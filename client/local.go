@@ -10,25 +10,24 @@ import (
 // countLocally completes the answer that decide has begun: it counts in this process, all or nothing, with this
 // instance's share of each limit. It does not know what was charged elsewhere or before. Keys without a rule (nil)
 // are admitted; strictest has already refused those that must not be.
-func (s *shared) countLocally(all *api.ChecksAnswer, rules []*Rule, modes []api.Mode) {
-	var reqs []inprocess.Request
-	var index []int // in reqs → in rules
+func (s *shared) countLocally(all *api.ChecksAnswer, rules []*Rule, reqs []api.CheckRequest) {
+	var counted []inprocess.Request
+	var index []int // in counted → in rules
 	for i, r := range rules {
 		if r != nil {
-			c := all.Checks[i]
-			reqs = append(reqs, inprocess.Request{Rule: r.share(s.config.Instances), Key: c.Key, Cost: c.Cost,
-				Mode: modes[i], ChargesDenied: modes[i] == api.ModeCharge})
+			counted = append(counted, inprocess.Request{Rule: r.share(s.config.Instances), Key: reqs[i].Key,
+				Cost: reqs[i].Cost, Mode: reqs[i].Mode, ChargesDenied: reqs[i].Mode == api.ModeCharge})
 			index = append(index, i)
 		}
 	}
 	var states []inprocess.State
-	states, all.Allowed = s.local.Check(reqs)
+	states, all.Allowed = s.local.Check(counted)
 	for i := range all.Checks {
-		all.Checks[i].Allowed = all.Allowed || modes[i] == api.ModeCharge // each charge is counted alone
+		all.Checks[i].Allowed = all.Allowed || reqs[i].Mode == api.ModeCharge // each charge is counted alone
 	}
 	for j, i := range index {
 		c := &all.Checks[i]
-		if modes[i] == api.ModeCharge {
+		if reqs[i].Mode == api.ModeCharge {
 			c.Allowed = states[j].RetryAfterMs == 0
 			c.Charged = !c.Allowed
 		}

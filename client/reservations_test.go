@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
 	"testing"
@@ -129,5 +130,23 @@ func TestReservationsOverGRPC(t *testing.T) {
 		if err := ask(t.Context(), n, kind, api.CheckRequest{Key: "user:1"}); !errors.Is(err, client.ErrCannotReserve) {
 			t.Errorf("%s: %v", kind, err)
 		}
+	}
+}
+
+// A context that ended before the call: nothing was sent.
+func TestACallerWhoHasLeftChargesNothing(t *testing.T) {
+	ctx, leave := context.WithCancel(t.Context())
+	leave()
+	for _, way := range reservers {
+		w := newWorld(t, streamtest.AnyRedis(t), patience, tenAMinute)
+		c := way.open(t, w)
+		for kind, of := range map[string]string{"check": "user:1", "all": "user:1", "each": "user:1", "reserve": "user:1",
+			"commit": "0a-1"} {
+			err := ask(ctx, c, kind, api.CheckRequest{Key: of})
+			if outcome(err) != wasNotSent || !errors.Is(err, context.Canceled) {
+				t.Errorf("%s, %s: %v, want that nothing was sent", way.name, kind, err)
+			}
+		}
+		w.wantUsed(t, "user:1", 0)
 	}
 }

@@ -123,16 +123,17 @@ func (s *Slot) Context() context.Context { return s.ctx }
 // The first call of Release, Commit or Cancel decides how the slot ends. A later call of any of them sends the first
 // one again if its outcome is not known. Otherwise it does nothing and returns the same error.
 func (s *Slot) Release(ctx context.Context) error {
-	return s.settleAs(ctx, func(ctx context.Context) error {
-		_, err := s.client.Commit(ctx, s.id, api.CommitRequest{})
-		return err
-	})
+	return s.commit(ctx, api.CommitRequest{})
 }
 
 // Commit gives the slot back and charges cost, which may be 0 or above what was reserved.
 func (s *Slot) Commit(ctx context.Context, cost int64) error {
+	return s.commit(ctx, api.CommitRequest{Cost: &cost})
+}
+
+func (s *Slot) commit(ctx context.Context, req api.CommitRequest) error {
 	return s.settleAs(ctx, func(ctx context.Context) error {
-		_, err := s.client.Commit(ctx, s.id, api.CommitRequest{Cost: &cost})
+		_, err := s.client.Commit(ctx, s.id, req)
 		return err
 	})
 }

@@ -2,10 +2,8 @@ package guard
 
 import (
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"maps"
-	"slices"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -49,57 +47,6 @@ func sweepAll(g *Guard) {
 	}
 }
 
-// A block comes first, as in the answers of a server, even if a rule throttles the key for longer.
-func TestLookupPrefersABlock(t *testing.T) {
-	rules := []string{"api", api.OverrideRule, "web"}
-	for first := range rules {
-		g, _ := deaf(t, Config{})
-		for i := range rules {
-			at := (first + i) % len(rules)
-			until := t0 + []int64{90_000, 60_000, 120_000}[at]
-			g.apply(message(t, rules[at], "k", api.StateThrottled, t0, until))
-		}
-		if d, ok := g.Lookup("k"); !ok || !d.IsBlock() {
-			t.Errorf("%s came first: %+v, %t", rules[first], d, ok)
-		}
-	}
-}
-
-func TestOlderVersionsAreIgnored(t *testing.T) {
-	g, now := deaf(t, Config{})
-	throttled := func() { g.apply(message(t, "api", "k", api.StateThrottled, t0, t0+60_000)) }
-	throttled()
-	g.apply(message(t, "api", "k", api.StateReleased, t0+1000, 0))
-	*now += 59_000
-	sweepAll(g)
-	if throttled(); g.Throttled("k") || g.Stats().Old != 1 {
-		t.Errorf("a late copy throttles where the release had been forgotten too early: %+v", g.Stats())
-	}
-	*now += 2000 // an ended decision is not remembered forever
-	sweepAll(g)
-	if s := g.Stats(); s.Held != 0 {
-		t.Errorf("%+v, want nothing held", s)
-	}
-}
-
-func TestMaxKeysBoundsWhatIsHeld(t *testing.T) {
-	g, now := deaf(t, Config{MaxKeys: 3})
-	for i := range 5 {
-		g.apply(message(t, "api", fmt.Sprint(i), api.StateThrottled, t0, t0+1000))
-	}
-	if s := g.Stats(); s.Held != 3 || s.Throttled != 3 || s.Refused != 2 || g.Throttled("4") {
-		t.Errorf("%+v, want 3 held and 2 refused", s)
-	}
-	g.apply(message(t, "api", "0", api.StateThrottled, t0+10, t0+5000))
-	if *now += 2000; !g.Throttled("0") {
-		t.Error("a key that is held is not renewed")
-	}
-	sweepAll(g)
-	if g.apply(message(t, "api", "4", api.StateThrottled, t0+2000, t0+9000)); !g.Throttled("4") {
-		t.Error("there is room again, and the key is not held")
-	}
-}
-
 func TestWhatIsNoDecisionIsCounted(t *testing.T) {
 	g, _ := deaf(t, Config{})
 	subject, data := message(t, "api", "k", api.StateThrottled, t0, t0+60_000)
@@ -114,95 +61,6 @@ func TestWhatIsNoDecisionIsCounted(t *testing.T) {
 }
 
 var _ client.Releases = (*Guard)(nil)
-
-// Each way in which a key becomes free is a release, and a change with its reason. The channel holds one release until
-// it is read.
-func TestReleased(t *testing.T) {
-	g, now := deaf(t, Config{OnChange: func(Change) {}})
-	first, stopFirst := g.Released("k")
-	second, stopSecond := g.Released("k")
-	free := func(name string, want bool) {
-		t.Helper()
-		for _, c := range []<-chan struct{}{first, second} {
-			got := false
-			select {
-			case <-c:
-				got = true
-			default:
-			}
-			if got != want {
-				t.Errorf("%s: released %t, want %t", name, got, want)
-			}
-		}
-	}
-	g.apply(message(t, "api", "k", api.StateThrottled, t0, t0+60_000))
-	g.apply(message(t, "api", "other", api.StateThrottled, t0, t0+60_000))
-	g.apply(message(t, "api", "other", api.StateReleased, t0+1, 0))
-	free("another key", false)
-	g.apply(message(t, "api", "k", api.StateReleased, t0+1, 0))
-	free("a release", true)
-	free("read once", false)
-	g.apply(message(t, "api", "k", api.StateThrottled, t0+2, t0+60_000))
-	*now += 60_000
-	sweepAll(g)
-	free("its decision has expired", true)
-	g.apply(message(t, "api", "k", api.StateThrottled, t0+3, t0+120_000))
-	g.take(subscription.Delivery{Begin: true})
-	g.take(subscription.Delivery{Whole: true})
-	free("it is not in a snapshot", true)
-	var reasons []Reason
-	for len(g.changes) > 0 {
-		if c := <-g.changes; c.Key == "k" && c.State == api.StateReleased {
-			reasons = append(reasons, c.Reason)
-		}
-	}
-	if want := []Reason{Decided, Expired, Missing}; !slices.Equal(reasons, want) {
-		t.Errorf("reasons %v, want %v", reasons, want)
-	}
-	stopFirst()
-	stopSecond()
-	if len(g.waiting.keys) != 0 {
-		t.Errorf("nobody waits, and it has %v", g.waiting.keys)
-	}
-}
-
-// OnChange reports changes of keys. It does not report the end of one rule's throttle while another rule throttles the
-// key. It reports the release of a decision that has expired, even if a message comes before the sweep.
-func TestChangesOfAKey(t *testing.T) {
-	const throttled, released = api.StateThrottled, api.StateReleased
-	g, now := deaf(t, Config{OnChange: func(Change) {}})
-	apply := func(rule string, state api.State, lasts int64) {
-		g.apply(message(t, rule, "k", state, *now, *now+lasts))
-	}
-	for _, s := range []struct {
-		name string
-		do   func()
-		want []string
-	}{
-		{"a rule", func() { apply("api", throttled, 60_000) }, []string{"throttled decided"}},
-		{"another rule", func() { apply("web", throttled, 120_000) }, nil},
-		{"a block", func() { apply(api.OverrideRule, throttled, 90_000) }, nil},
-		{"the end of the rule", func() { apply("api", released, 0) }, nil},
-		{"the end of the block", func() { apply(api.OverrideRule, released, 0) }, nil},
-		{"the last expires", func() { *now += 120_000; sweepAll(g) }, []string{"released expired"}},
-		{"expired when it comes", func() { apply("api", throttled, 0); sweepAll(g) }, nil},
-		{"again", func() { apply("api", throttled, 60_000) }, []string{"throttled decided"}},
-		{"renewed too late", func() { *now += 60_000; apply("api", throttled, 60_000) },
-			[]string{"released expired", "throttled decided"}},
-		{"released too late", func() { *now += 60_000; apply("api", released, 0); sweepAll(g) },
-			[]string{"released expired"}},
-	} {
-		s.do()
-		var got []string
-		for len(g.changes) > 0 {
-			c := <-g.changes
-			got = append(got, fmt.Sprintf("%s %s", c.State, c.Reason))
-		}
-		if !slices.Equal(got, s.want) {
-			t.Errorf("%s: %q, want %q", s.name, got, s.want)
-		}
-	}
-}
 
 // Any order of messages, copies, snapshots and times, against a naive account
 // of the three rules that every subscriber keeps.

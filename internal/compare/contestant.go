@@ -95,38 +95,38 @@ func RuleOf(algorithm string, ws []windows.Window) (*windows.Rules, error) {
 }
 
 // contestants returns the selected contestants, in the order of Names, and the oracle last. Each contestant in Redis
-// counts under its own prefix.
-func (r *runner) contestants(ctx context.Context) ([]*contestant, error) {
-	plain, err := RuleOf("", r.Windows)
+// counts under a prefix that begins with prefix. first is the time of the first request.
+func (c *Config) contestants(ctx context.Context, prefix string, first int64) ([]*contestant, error) {
+	plain, err := RuleOf("", c.Windows)
 	if err != nil {
 		return nil, err
 	}
-	first := r.trace.Requests[0].Ms
-	c := &clock{shift: shift(first, r.Windows)}
-	c.now = first + c.shift
+	times := &clock{shift: shift(first, c.Windows)}
+	times.now = first + times.shift
 	var list []*contestant
 	for i, name := range Names() {
 		switch {
-		case len(r.Algorithms) > 0 && !slices.Contains(r.Algorithms, name):
+		case len(c.Algorithms) > 0 && !slices.Contains(c.Algorithms, name):
 		case name == InProcess:
-			list = append(list, byCounter(name, KindInProcess, counters.NewLocal(0, c.read), c, plain.List()[0]))
+			local := counters.NewLocal(0, times.read)
+			list = append(list, byCounter(name, KindInProcess, local, times, plain.List()[0]))
 		case name == GCRA:
-			list = append(list, byModel(name, KindBaseline, r.Windows, newGCRA(r.Windows).admit))
+			list = append(list, byModel(name, KindBaseline, c.Windows, newGCRA(c.Windows).admit))
 		default:
-			rules, err := RuleOf(name, r.Windows)
+			rules, err := RuleOf(name, c.Windows)
 			if err != nil {
 				return nil, err
 			}
-			g, err := newGround(ctx, r.Redis, fmt.Sprintf("%s-%d", r.prefix, i), rules, c)
+			g, err := newGround(ctx, c.Redis, fmt.Sprint(prefix, i), rules, times)
 			if err != nil {
 				return nil, err
 			}
-			one := byCounter(name, KindRedis, g.counter, c, rules.List()[0])
+			one := byCounter(name, KindRedis, g.counter, times, rules.List()[0])
 			one.ground = g
 			list = append(list, one)
 		}
 	}
-	return append(list, newOracle(r.Windows)), nil
+	return append(list, newOracle(c.Windows)), nil
 }
 
 // shift returns by how many ms to move a trace that begins near zero. There a window would begin before zero, and 0

@@ -37,30 +37,24 @@ type Config struct {
 	Progress func(done, total int)
 }
 
-type runner struct {
-	Config
-	trace  Trace
-	prefix string
-}
-
 // Run sends every request of the trace, which has at least one, to each algorithm, at the trace's own times. No request
 // may cost more than the smallest limit. Its keys in Redis begin with sc-compare- and a random part; Run removes them
 // when it ends, however it ends.
 func Run(ctx context.Context, cfg Config, trace Trace) (_ *Comparison, err error) {
-	r := &runner{Config: cfg, trace: trace, prefix: "sc-compare-" + strings.ToLower(rand.Text()[:8])}
+	prefix := "sc-compare-" + strings.ToLower(rand.Text()[:8]) + "-"
 	if cfg.Redis != nil {
 		defer func() {
 			// Also after Ctrl-C, within a bound.
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
 			defer cancel()
-			err = errors.Join(err, measure.Remove(ctx, cfg.Redis, r.prefix+"-"))
+			err = errors.Join(err, measure.Remove(ctx, cfg.Redis, prefix))
 		}()
 	}
-	list, err := r.contestants(ctx)
+	list, err := cfg.contestants(ctx, prefix, trace.Requests[0].Ms)
 	if err != nil {
 		return nil, err
 	}
-	if err := r.drive(ctx, list); err != nil {
+	if err := cfg.drive(ctx, list, trace.Requests); err != nil {
 		return nil, err
 	}
 	out := &Comparison{Trace: trace.info()}
@@ -77,16 +71,16 @@ func Run(ctx context.Context, cfg Config, trace Trace) (_ *Comparison, err error
 }
 
 // drive makes the contestants take turns until all have answered every request.
-func (r *runner) drive(ctx context.Context, list []*contestant) error {
-	done, total, round := 0, len(list)*len(r.trace.Requests), 0
-	for requests := range slices.Chunk(r.trace.Requests, turn) {
+func (c *Config) drive(ctx context.Context, list []*contestant, all []Request) error {
+	done, total, round := 0, len(list)*len(all), 0
+	for requests := range slices.Chunk(all, turn) {
 		for i := range list { // no contestant always follows the same one
 			if err := list[(round+i)%len(list)].stretch(ctx, requests); err != nil {
 				return err
 			}
 			done += len(requests)
-			if r.Progress != nil {
-				r.Progress(done, total)
+			if c.Progress != nil {
+				c.Progress(done, total)
 			}
 		}
 		round++

@@ -33,9 +33,8 @@ func driven(t *testing.T, ws []windows.Window, requests []Request, counter check
 	t.Helper()
 	rules, err := RuleOf("", ws)
 	testkit.Must(t, err)
-	r := &runner{Config: Config{Windows: ws}, trace: Trace{Requests: requests}}
 	c := byCounter("test", KindInProcess, counter, &clock{}, rules.List()[0])
-	testkit.Must(t, r.drive(t.Context(), []*contestant{c}))
+	testkit.Must(t, (&Config{}).drive(t.Context(), []*contestant{c}, requests))
 	return c.result(1)
 }
 
@@ -52,36 +51,30 @@ func TestOverAndUnder(t *testing.T) {
 		{12_000, "b", 3, nil}, // 4 of 3
 		{61_000, "a", 1, nil}, // the first has left
 	}
-	all := driven(t, ws, requests, &broken{admits: func(int) bool { return true }})
-	want := Result{
-		Algorithm: "test", Kind: KindInProcess, OfferedRequests: 7, OfferedUnits: 13, AdmittedRequests: 7,
-		AdmittedUnits: 13,
-		// a: 4 of 3, 7 of 3, 6 of 3 and 8 of 4; b: 4 of 3; a at 61 s: 2+3+1+1 of 4
-		OverAdmittedRequests: 5, OverAdmittedUnits: 10, GreatestOvershoot: 4, FirstOverAdmitted: &moment{2_000, "a"},
-	}
-	if diff := cmp.Diff(want, all); diff != "" {
-		t.Errorf("admits all (-want +have)\n%s", diff)
-	}
-
-	none := driven(t, ws, requests, &broken{admits: func(int) bool { return false }})
-	want = Result{
-		Algorithm: "test", Kind: KindInProcess, OfferedRequests: 7, OfferedUnits: 13,
-		UnderAdmittedRequests: 7, UnderAdmittedUnits: 13, FirstUnderAdmitted: &moment{1_000, "a"},
-	}
-	if diff := cmp.Diff(want, none); diff != "" {
-		t.Errorf("admits none (-want +have)\n%s", diff)
-	}
-
+	offered := Result{Algorithm: "test", Kind: KindInProcess, OfferedRequests: 7, OfferedUnits: 13}
+	all, none, some := offered, offered, offered
+	all.AdmittedRequests, all.AdmittedUnits = 7, 13
+	// a: 4 of 3, 7 of 3, 6 of 3 and 8 of 4; b: 4 of 3; a at 61 s: 2+3+1+1 of 4
+	all.OverAdmittedRequests, all.OverAdmittedUnits, all.GreatestOvershoot = 5, 10, 4
+	all.FirstOverAdmitted = &moment{2_000, "a"}
+	none.UnderAdmittedRequests, none.UnderAdmittedUnits, none.FirstUnderAdmitted = 7, 13, &moment{1_000, "a"}
 	// Right but for the third, which it denies, and the fourth, which it admits.
-	some := driven(t, ws, requests, &broken{admits: func(n int) bool { return n == 1 || n == 4 }})
-	want = Result{
-		Algorithm: "test", Kind: KindInProcess, OfferedRequests: 7, OfferedUnits: 13, AdmittedRequests: 2,
-		AdmittedUnits:        5,
-		OverAdmittedRequests: 1, OverAdmittedUnits: 3, GreatestOvershoot: 2, FirstOverAdmitted: &moment{10_999, "a"},
-		UnderAdmittedRequests: 3, UnderAdmittedUnits: 5, FirstUnderAdmitted: &moment{3_000, "b"}, // and 12_000, 61_000
-	}
-	if diff := cmp.Diff(want, some); diff != "" {
-		t.Errorf("admits some (-want +have)\n%s", diff)
+	some.AdmittedRequests, some.AdmittedUnits = 2, 5
+	some.OverAdmittedRequests, some.OverAdmittedUnits, some.GreatestOvershoot = 1, 3, 2
+	some.FirstOverAdmitted = &moment{10_999, "a"}
+	some.UnderAdmittedRequests, some.UnderAdmittedUnits = 3, 5 // and 12_000, 61_000
+	some.FirstUnderAdmitted = &moment{3_000, "b"}
+	for _, c := range []struct {
+		name   string
+		admits func(n int) bool
+		want   Result
+	}{
+		{"all", func(int) bool { return true }, all}, {"none", func(int) bool { return false }, none},
+		{"some", func(n int) bool { return n == 1 || n == 4 }, some},
+	} {
+		if diff := cmp.Diff(c.want, driven(t, ws, requests, &broken{admits: c.admits})); diff != "" {
+			t.Errorf("admits %s (-want +have)\n%s", c.name, diff)
+		}
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
@@ -49,33 +48,6 @@ func TestClockThatStepsBack(t *testing.T) {
 		s.clock.ms++
 		if in := s.check("k", 6); !in.Allowed {
 			t.Errorf("after the wait: %+v", in)
-		}
-	})
-}
-
-// A counter expires, and not before its longest window has passed. If it is written while the clock is behind the key's
-// newest event, it expires that much later. Otherwise it would be gone before its window when the clock is right again.
-func TestEveryCounterExpires(t *testing.T) {
-	eachRedis(t, nil, func(t *testing.T, s *store) {
-		for _, a := range windows.Algorithms {
-			s.useRule(a, 1000, time.Hour)
-			for _, add := range []func(){
-				func() { s.check("k", 1) },
-				func() { s.fold(t, nil, counters.Event{Key: "k", Ms: s.clock.ms, Count: 1}) },
-			} {
-				add()
-				s.clock.ms += 60_000
-				ttl, err := s.redis.PTTL(context.Background(), s.counter("k")).Result()
-				if err != nil || ttl < time.Hour-time.Minute || ttl > 2*time.Hour {
-					t.Errorf("%s expires in %v, %v", a, ttl, err)
-				}
-			}
-			s.clock.ms -= 40 * 60_000
-			s.check("k", 1)
-			if ttl := s.redis.PTTL(t.Context(), s.counter("k")).Val(); ttl < 98*time.Minute && lua.Form(a) != "log" {
-				t.Errorf("%s, behind its newest event, expires in %v", a, ttl)
-			}
-			s.clock.ms += 40 * 60_000
 		}
 	})
 }

@@ -4,14 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/reservations"
+	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
@@ -97,158 +99,71 @@ func (s *store) monthly(limit int) (ends int64) {
 	return ends
 }
 
-// A process whose clock is behind or ahead of Redis's clock passes the wrong period. The script returns an
-// error, and is run again. No count is lost, and none counts in both periods.
+// A process whose clock is behind or ahead of Redis's clock passes the wrong period. Each script returns an error then,
+// and writes nothing: the process could end before it runs the script again, with the right period. No count is lost,
+// and none counts in both periods. A reset leaves the units of leases.
 func TestPeriodsByTheClockOfRedis(t *testing.T) {
-	eachRedis(t, nil, func(t *testing.T, s *store) {
-		s.monthly(10)
-		s.useClock(nil) // Redis's clock, which is ahead of the estimate of a process
-		for _, ahead := range []int64{0, 40 * 86_400_000, -40 * 86_400_000, 400 * 86_400_000} {
-			s.serve.SetClockAhead(ahead)
-			s.store.SetClockAhead(-ahead)
-			before := used(t, s, "k")
-			if v := s.check("k", 1); !v.Allowed || v.Items[0].Windows[0].Used != before+1 {
-				t.Fatalf("%d ms ahead: %+v", ahead, v)
+	streamtest.EachRedis(t, func(t *testing.T, c *redis.Client) {
+		s, refused, id := newStore(t, c, c, c, nil), 0, ""
+		s.monthly(1000)
+		s.useClock(nil)
+		c.AddHook(streamtest.OnCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+			if !streamtest.IsScript(cmd) {
+				return next(ctx, cmd)
 			}
-			s.store.SetClockAhead(-ahead)
-			now := time.Now().UnixMilli() // testcontainers have this machine's clock
-			s.fold(t, nil, counters.Event{Key: "k", Ms: now, Count: 1})
-			if n := used(t, s, "k"); n != before+2 {
-				t.Fatalf("%d ms ahead: used %d, expected %d", ahead, n, before+2)
+			before, err := s.contents(t), next(ctx, cmd)
+			if _, over := lua.IsOutOfPeriod(err); over {
+				refused++
+				if diff := cmp.Diff(before, s.contents(t)); diff != "" {
+					t.Errorf("it has written:\n%s", diff)
+				}
 			}
-		}
-	})
-}
-
-// After a change of zone, the count of a key that is at its limit is kept until the new period ends.
-func TestACountOutlivesAChangeOfZone(t *testing.T) {
-	eachRedis(t, nil, func(t *testing.T, s *store) {
-		in := func(zone string) {
-			s.rules = parsed(t, `rules:
-  - {name: api, match: "*", alerts: [], windows: [{limit: 2, per: day, zone: `+zone+`}]}`)
-		}
-		in("America/New_York")
-		_, ends := s.rules.List()[0].Windows[0].Calendar.Period(s.clock.ms)
-		s.clock.ms = ends - 60_000
-		s.check("k", 2)
-		in("UTC")
-		_, _, err := s.held.Sweep(t.Context(), s.keys.Partition("k"), s.rules, []string{"k"}) // after each reload
-		testkit.Must(t, err)
-		v := s.check("k", 1)
-		if v.Allowed || v.Items[0].RetryAfter < 18*time.Hour {
-			t.Fatalf("%+v", v)
-		}
-		name := s.keys.Counter(s.keys.Partition("k"), "calendar", "k")
-		if kept := s.redis.PTTL(t.Context(), name).Val(); kept < v.Items[0].RetryAfter {
-			t.Errorf("the count is kept for %v, and the key is denied for %v", kept, v.Items[0].RetryAfter)
-		}
-	})
-}
-
-// A counter of the calendar with invalid data counts as empty, and the next write replaces it.
-func TestCorruptPeriods(t *testing.T) {
-	eachRedis(t, nil, func(t *testing.T, s *store) {
-		s.monthly(10)
-		name := s.keys.Counter(s.keys.Partition("k"), "calendar", "k")
-		last, far, found := s.clock.ms, int64(1)<<52, s.corrupt()
-		for _, text := range []string{"x", "1 2", fmt.Sprintf("%d 300,%d,%d,5", far, far, far+1),
-			fmt.Sprintf("%d 300,%d,%d,5", last, last+1, far), fmt.Sprintf("%d 300,0,%d,5", last, far),
-			fmt.Sprintf("%d 300,%d,%d,%d", last, last-1, last+1, int64(1)<<60),
-			fmt.Sprintf("%d 300,%d,%d,5", last, last, last-1)} {
-			testkit.Must(t, s.redis.Set(context.Background(), name, text, 0).Err())
-			if v := s.check("k", 1); !v.Allowed || v.Items[0].Windows[0].Used != 1 {
-				t.Errorf("%q: %+v", text, v)
+			return err
+		}))
+		for round, ahead := range []int64{0, 40 * 86_400_000, -40 * 86_400_000, 400 * 86_400_000} {
+			for _, step := range []struct {
+				name string
+				run  func()
+				used int64 // more than before
+			}{
+				{"check", func() { s.check("k", 1) }, 1},
+				{"fold", func() { // testcontainers have this machine's clock
+					s.fold(t, nil, counters.Event{Key: "k", Ms: time.Now().UnixMilli(), Count: 1})
+				}, 1},
+				{"peek", func() { s.peek("k") }, 0},
+				{"sweep", func() {
+					_, _, err := s.store.Sweep(t.Context(), s.keys.Partition("k"), s.rules, []string{"k"})
+					testkit.Must(t, err)
+				}, 0},
+				{"refund", func() { s.refund("k", 1) }, -1},
+				{"reserve", func() { id = s.holds(fmt.Sprint("r", round), 3, time.Hour, "k") }, 3},
+				{"settle", func() { s.settle(reservations.Commit, id, 1, 0) }, -2},
+				{"lease", func() {
+					s.leases("k", time.Hour, api.LeaseRequest{ID: fmt.Sprint("l", round), Want: 6})
+				}, 6},
+				{"reset", func() { s.reset("k") }, -2},
+			} {
+				s.serve.SetClockAhead(0)
+				before := used(t, s, "k")
+				s.serve.SetClockAhead(ahead)
+				s.store.SetClockAhead(ahead)
+				refused = 0
+				step.run()
+				if wrong := ahead != 0; wrong != (refused == 1) || refused > 1 {
+					t.Errorf("%d ms ahead, %s: %d times the period was over", ahead, step.name, refused)
+				}
+				s.serve.SetClockAhead(0)
+				if n := used(t, s, "k"); n != before+step.used {
+					t.Fatalf("%d ms ahead, %s: used %d after %d, want %d more", ahead, step.name, n, before, step.used)
+				}
 			}
 		}
-		testkit.Must(t, s.redis.Del(context.Background(), name).Err())
-		testkit.Must(t, s.redis.LPush(context.Background(), name, "x").Err())
-		if v := s.check("k", 1); !v.Allowed {
-			t.Errorf("a list: %+v", v)
+		if _, ok := lua.IsOutOfPeriod(errors.New("PERIOD 1")); ok {
+			t.Error("an error that Redis has not answered with is taken for one of a script")
 		}
-		// The second text is only old: it has no periods.
-		if want := slices.Repeat([]string{name}, 7); !slices.Equal(*found, want) {
-			t.Errorf("reported as corrupt: %q, expected %q", *found, want)
+		named := c.Eval(t.Context(), "return {err = 'ERR a name that a user chose is PERIOD 1'}", nil).Err()
+		if _, ok := lua.IsOutOfPeriod(named); ok || named == nil {
+			t.Errorf("an error that names what a user chose is taken for one of ours: %v", named)
 		}
 	})
-}
-
-// A reset with the period before is run again, and the first run removes nothing, because the caller could
-// end before the second, and units of leases must stay reserved.
-func TestAResetOfALeasedKeyIsWholeOrNotAtAll(t *testing.T) {
-	eachRedis(t, nil, func(t *testing.T, s *store) {
-		ends := s.monthly(10)
-		if n := s.leases("k", time.Minute, api.LeaseRequest{Want: 6}); n != 6 {
-			t.Fatalf("a lease of %d units", n)
-		}
-		s.check("k", 2)
-		p := s.keys.Partition("k")
-		names := []string{s.keys.Counter(p, "calendar", "k")}
-		before := counters.Key{Partition: p, Meters: names, Plan: &lua.Plan{
-			Meters: []lua.Meter{{Algorithm: lua.Calendar, SpanMs: 1, Windows: []int{1}}},
-			Rules: []lua.Rule{{Name: "budget", Algorithm: "month", Windows: []lua.Window{{Ms: 1000, Limit: 10,
-				Steps: []int64{100, 10}, ID: 1, FromMs: ends - 2000, NextMs: 1000}}}}}}
-		s.clock.ms = ends + 1
-		everyScriptSaysThePeriodIsOver(t, s, before)
-		had := s.reset("k")
-		if n := used(t, s, "k"); !had || n != 6 {
-			t.Errorf("used %d after a reset, expected the 6 units of the lease", n)
-		}
-	})
-}
-
-// everyScriptSaysThePeriodIsOver runs each script that opens counters with a period that is over. The script
-// returns the error code, and writes nothing.
-func everyScriptSaysThePeriodIsOver(t *testing.T, s *store, over counters.Key) {
-	t.Helper()
-	ctx, c, now, p := t.Context(), s.redis, s.clock.ms, s.keys.Partition("k")
-	levels, due, outbox := s.keys.Levels(p), s.keys.Due(p), s.keys.Outbox(p)
-	state := func() string {
-		text := c.Get(ctx, over.Meters[0]).String()
-		for _, name := range []string{due, s.keys.Holds(p, "k")} {
-			text += fmt.Sprint(c.ZRangeWithScores(ctx, name, 0, -1))
-		}
-		for _, name := range []string{levels, s.keys.Reservations(p)} {
-			text += fmt.Sprint(c.HGetAll(ctx, name))
-		}
-		return text + fmt.Sprint(c.XLen(ctx, outbox), c.XPending(ctx, s.keys.Events(p), "workers"))
-	}
-	testkit.Must(t, c.XGroupCreateMkStream(ctx, s.keys.Events(p), "workers", "0").Err())
-	id := c.XAdd(ctx, &redis.XAddArgs{Stream: s.keys.Events(p), Values: []any{"key", "k"}}).Val()
-	testkit.Must(t, c.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "workers", Consumer: "a",
-		Streams: []string{s.keys.Events(p), ">"}}).Err())
-	before := state()
-	text, own := over.Plan.Text(), append([]string{levels, due, outbox}, over.Meters...)
-	held := append([]string{levels, due, outbox, s.keys.Reservations(p), s.keys.Holds(p, "k")}, over.Meters...)
-	onePlan, reserved := 1+16384, []any{1, 1, text, 1, 1, "c", 1}
-	type list = []any
-	for name, x := range map[string]struct {
-		keys []string
-		args list
-	}{
-		"check": {own, list{onePlan, text, 1}},
-		"fold": {append([]string{s.keys.Events(p), levels, due, outbox, s.keys.IDs(p)}, over.Meters...),
-			list{"workers", 1000, onePlan, text, 1, 1, id}},
-		"peek":        {append([]string{levels}, over.Meters...), list{text}},
-		"sweep":       {own, list{1, text}},
-		"refund":      {own, list{1, text}},
-		"reset":       {append([]string{levels, due, outbox, s.keys.Holds(p, "k")}, over.Meters...), list{text}},
-		"reserve":     {held, append(list{"r", 1000, "", "-"}, reserved...)},
-		"settle":      {held, append(list{"r", "commit", 1000, "-"}, reserved...)},
-		"lease-units": {held, append(list{"r", 1000, 0, 0, 1, 1}, reserved...)},
-	} {
-		err := lua.NewCaller(c).Call(ctx, name, []*lua.Plan{over.Plan}, x.keys, append(list{now}, x.args...)...).Err()
-		if ms, ok := lua.IsOutOfPeriod(err); !ok || ms != s.clock.ms {
-			t.Errorf("%s: %v", name, err)
-		}
-		if after := state(); after != before {
-			t.Errorf("%s wrote\n%s\nbefore\n%s", name, after, before)
-		}
-	}
-	if _, ok := lua.IsOutOfPeriod(errors.New("PERIOD 1")); ok {
-		t.Error("an error that Redis has not answered with is taken for one of a script")
-	}
-	named := c.Eval(ctx, "return {err = 'ERR a name that a user chose is PERIOD 1'}", nil).Err()
-	if _, ok := lua.IsOutOfPeriod(named); ok || named == nil {
-		t.Errorf("an error that names what a user chose is taken for one of ours: %v", named)
-	}
 }

@@ -59,34 +59,6 @@ func TestARefusalLeavesTheOtherCallsOfARun(t *testing.T) {
 	})
 }
 
-// A run writes one entry for all that it charges to one key, however many calls it
-// answers, and one transition per level.
-func TestManyChecksOfOneKey(t *testing.T) {
-	rule := &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 100, Per: time.Minute}},
-		Alerts: []int{80}, Hold: time.Second}
-	eachRedis(t, rulesOf(t, rule), func(t *testing.T, s *store) {
-		r := planOf(s.rules)
-		calls := make([][]counters.Request, 150)
-		for i := range calls {
-			calls[i] = []counters.Request{{Plan: r, Key: "user:1", Cost: 1}}
-		}
-		got := s.decideMany(calls...)
-		for i, v := range got {
-			if v.Allowed != (i < 100) || v.Items[0].Windows[0].Used != min(int64(i)+1, 100) {
-				t.Fatalf("call %d: %+v", i, v)
-			}
-		}
-		p := s.keys.Partition("user:1")
-		if n := s.redis.XLen(t.Context(), s.keys.Counter(p, "log", "user:1")).Val(); n != 1 {
-			t.Errorf("%d entries, want one", n)
-		}
-		// 80, 100, throttled
-		if n := s.redis.XLen(t.Context(), s.keys.Outbox(p)).Val(); n != 3 || got[0].Transitions != 3 {
-			t.Errorf("%d transitions in the outbox, %d told, want 3", n, got[0].Transitions)
-		}
-	})
-}
-
 // However many calls with however many keys come at the same time, one script call has a bounded number of
 // keys, and each call is answered once.
 func TestScriptCallsAreBounded(t *testing.T) {

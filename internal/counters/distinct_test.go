@@ -2,12 +2,10 @@ package counters_test
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -148,46 +146,6 @@ func (s *store) askDistinct(t *testing.T, rt *rapid.T, m *touched, plan *windows
 			rt.Fatalf("window %d after %s %s of %d at %d: %s, want %s", i, mode, value, cost, now, is, want)
 		}
 	}
-}
-
-// twoUsers are the rules of keys that two users may have.
-func twoUsers(t *testing.T, per time.Duration) *windows.Rules {
-	return rulesOf(t, &windows.Rule{Name: "a", Match: "*", Windows: []windows.Window{
-		{Limit: 2, Per: per, Distinct: "user"}}})
-}
-
-func (s *store) asUser(name string) counters.Request {
-	return counters.Request{Plan: s.rules.Match("k"), Key: "k", Cost: 1, Values: []string{name}}
-}
-
-// Foreign data under the name of a key's values counts as nothing, and is replaced. The values expire with the window.
-func TestForeignValues(t *testing.T) {
-	eachRedis(t, twoUsers(t, time.Hour), func(t *testing.T, s *store) {
-		ctx := t.Context()
-		name := fmt.Sprintf("%s:{%d}:distinct-user:k", s.keys.Prefix, s.keys.Partition("k"))
-		seen := func(at float64) error { return s.redis.ZAdd(ctx, name, redis.Z{Score: at, Member: "x"}).Err() }
-		for what, write := range map[string]func() error{
-			"text":        func() error { return s.redis.Set(ctx, name, "x", 0).Err() },
-			"the future":  func() error { return seen(9e15) },
-			"half a ms":   func() error { return seen(start + 0.5) },
-			"an infinity": func() error { return seen(math.Inf(1)) },
-		} {
-			testkit.Must(t, s.redis.Del(ctx, name).Err())
-			testkit.Must(t, write())
-			found := s.corrupt()
-			for _, user := range []string{"a", "b", "c"} {
-				if v := s.decide(s.asUser(user)); v.Allowed != (user != "c") {
-					t.Errorf("%s: %s: %+v", what, user, v)
-				}
-			}
-			if !slices.Equal(*found, []string{name}) {
-				t.Errorf("%s: reported as corrupt: %q", what, *found)
-			}
-			if ttl := s.redis.TTL(ctx, name).Val(); ttl < time.Hour || ttl > 2*time.Hour {
-				t.Errorf("%s: it lives for %v", what, ttl)
-			}
-		}
-	})
 }
 
 // A shadow rule counts the values of every check, so a process may not answer a check from memory.

@@ -6,14 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
@@ -22,131 +20,52 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// garbage is foreign data in a counter's place.
+// garbage is foreign data in a counter's place: a line of testdata/garbage.
 type garbage struct {
-	what string
-	// between: it is before a valid entry, so that only a look into the window reads
-	// it. Otherwise nothing of the counter can be read.
-	between bool
-	put     func(c redis.UniversalClient, name string) error
+	what     string // the line
+	between  bool
+	commands []string
 }
 
-var nonsense = []string{"inf", "-inf", "nan", "1e300", "-5", "0", "1.5", "x", "", "0x7fffffffffffffff",
-	"99999999999999999999", strings.Repeat("9", 400)}
-
-// garbageFor returns foreign data for the key where an algorithm expects its counter, which is of this type
-// in Redis: first data for any algorithm, then data that looks like a counter of this one.
-func garbageFor(algorithm, kind string, now int64) (list []garbage) {
-	ctx := context.Background()
-	add := func(what string, between bool, commands ...[]any) {
-		list = append(list, garbage{what: what, between: between, put: func(c redis.UniversalClient,
-			name string) error {
-			for _, args := range commands {
-				words := append([]any{args[0], name}, args[1:]...)
-				if err := c.Do(ctx, words...).Err(); err != nil {
-					return fmt.Errorf("%v: %w", args, err)
+// garbageFor returns the foreign data for a counter of an algorithm, which is of this type in Redis.
+func garbageFor(t *testing.T, algorithm, kind string) (list []garbage) {
+	t.Helper()
+	text, err := os.ReadFile("testdata/garbage")
+	testkit.Must(t, err)
+	sets := map[string][]string{}
+	for line := range strings.SplitSeq(string(text), "\n") {
+		where, commands, _ := strings.Cut(line, ": ")
+		where, between := strings.CutSuffix(where, " between")
+		other, isOther := strings.CutPrefix(where, "!")
+		switch {
+		case where == "NUMBER", where == "MEMBER":
+			sets[where] = strings.Fields(commands)
+		case where == "any", where == kind, where == algorithm, isOther && other != kind:
+			words := []string{""}
+			for name, set := range sets {
+				if strings.Contains(commands, name) {
+					words = set
 				}
 			}
-			return nil
-		}})
-	}
-	add("a list", false, []any{"RPUSH", "x"})
-	add("a hash", false, []any{"HSET", "total", "5"})
-	switch kind {
-	case "stream":
-		add("no fields of ours", false, []any{"XADD", at(now), "total", 5})
-		add("the year 5000", false, []any{"XADD", "95617584000000-0", "count", 1, "total", 1})
-		add("the greatest ID", false, []any{"XADD", lastID, "count", 1, "total", 1})
-	case "zset":
-		for _, n := range append(nonsense, "5:inf", ":", "1:", "1:1:1", strings.Repeat("9", 400)+":1") {
-			add("the member "+n, false, []any{"ZADD", now - 10, n})
-		}
-		for _, score := range []string{"inf", "1e300", "1700000000000.5", "95617584000000"} {
-			add("a score of "+score, false, []any{"ZADD", score, "0000000000000002:1"})
-		}
-		add("a score of -inf", false, []any{"ZADD", "-inf", "0000000000000002:1"})
-	case "string":
-		texts := append([]string{" ", "\n", "1\x00", fmt.Sprintf("%d", 1<<60), strings.Repeat("1", 100_000)},
-			nonsense...)
-		for _, t := range texts {
-			if t != "0" || algorithm == windows.SlidingBuckets { // a counter of no window
-				add(fmt.Sprintf("the text %.20q", t), false, []any{"SET", t})
+			for _, word := range words {
+				written := strings.NewReplacer("NUMBER", word, "MEMBER", word).Replace(commands)
+				list = append(list, garbage{where + ": " + written, between, strings.Split(written, " ; ")})
 			}
 		}
-	}
-	if kind != "stream" {
-		add("a stream", false, []any{"XADD", "*", "count", 1, "total", 1})
-	}
-	if kind != "zset" {
-		add("a sorted set", false, []any{"ZADD", now, "0000000000000005:1"})
-	}
-	if kind != "string" {
-		add("a string", false, []any{"SET", "5"})
-	}
-	if like := garbageLike[algorithm]; like != nil {
-		like(now, add)
 	}
 	return list
 }
 
-func at(ms int64) string { return fmt.Sprintf("%d-0", ms) }
-
-const lastID = "18446744073709551615-18446744073709551615"
-
-// garbageLike: algorithm → adds data that looks like its counters, but is not valid.
-var garbageLike = map[string]func(now int64, add func(what string, between bool, commands ...[]any)){
-	"sliding-log": func(now int64, add func(string, bool, ...[]any)) {
-		for _, n := range nonsense {
-			add("a total of "+n, false, []any{"XADD", at(now - 10), "count", 1, "total", n})
-			add("a total of "+n+" before a good one", true, []any{"XADD", at(now - 10), "count", 1, "total", n},
-				[]any{"XADD", at(now - 5), "count", 1, "total", 2})
-			add("a count of "+n+" before a good one", true, []any{"XADD", at(now - 10), "count", n, "total", 1},
-				[]any{"XADD", at(now - 5), "count", 1, "total", 2})
+// put writes the foreign data in place of the counter of a key.
+func (g garbage) put(s *store, key string) error {
+	for _, command := range g.commands {
+		words := strings.Fields(command)
+		args := append([]any{words[0], s.counter(key)}, s.arguments(words[1:])...)
+		if err := s.redis.Do(s.t.Context(), args...).Err(); err != nil {
+			return fmt.Errorf("%s: %w", command, err)
 		}
-		add("a total below the one before", true, []any{"XADD", at(now - 10), "count", 1, "total", 1 << 52},
-			[]any{"XADD", at(now - 5), "count", 1, "total", 1})
-		add("the greatest total", false, []any{"XADD", at(now), "count", 1, "total", 1<<53 - 1})
-		add("the greatest ID, deleted", true, []any{"XADD", at(now - 5), "count", 1, "total", 1},
-			[]any{"XADD", lastID, "count", 1, "total", 1}, []any{"XDEL", lastID})
-	},
-	"sliding-log-zset": func(now int64, add func(string, bool, ...[]any)) {
-		for _, n := range append(nonsense, "5:inf", ":", "1:", "1:1:1", strings.Repeat("9", 400)+":1") {
-			add("the member "+n+" before a good one", true, []any{"ZADD", now - 10, n},
-				[]any{"ZADD", now - 5, "0000000000000002:1"})
-		}
-		add("a score between", true, []any{"ZADD", fmt.Sprintf("%d.5", now-10), "0000000000000001:1", now - 5,
-			"0000000000000002:1"})
-	},
-	"sliding-counter":      garbageOfTheClock,
-	"fixed-window":         garbageOfTheClock,
-	windows.SlidingBuckets: garbageRings,
-}
-
-func garbageOfTheClock(now int64, add func(string, bool, ...[]any)) {
-	for _, n := range nonsense {
-		add("units of "+n, true, []any{"SET", fmt.Sprintf("%d 3600000,%s,%s", now, n, n)})
 	}
-}
-
-func garbageRings(now int64, add func(string, bool, ...[]any)) {
-	ring := func(slot string) string { return strings.Repeat(slot, 61) }
-	for what, t := range map[string]string{
-		"no ring":                    " 3600000,60,2,5\n",
-		"a ring too short":           " 3600000,60,3,5\n" + ring("\x00\x00"),
-		"a ring too long":            " 3600000,60,2,5\n" + ring("\x00\x00") + "x",
-		"numbers of no byte":         " 3600000,60,0,5\n",
-		"numbers of a million bytes": " 3600000,60,1000000,5\n" + ring("\x00\x00"),
-		"numbers of eight bytes":     " 3600000,60,8,5\n" + ring("\x00\x00\x00\x00\x00\x00\x00\x00"),
-		"no buckets":                 " 3600000,0,2,5\n" + ring("\x00\x00"),
-		"no window":                  " 0,60,2,5\n" + ring("\x00\x00"),
-		"a total of " + nonsense[10]: " 3600000,60,2," + nonsense[10] + "\n" + ring("\x00\x00"),
-		"a total of 400 digits":      " 3600000,60,2," + strings.Repeat("9", 400) + "\n" + ring("\x00\x00"),
-	} {
-		add(what, false, []any{"SET", fmt.Sprint(now) + t})
-	}
-	add("a ring above its total", true, []any{"SET", fmt.Sprint(now) + " 3600000,60,2,5\n" + ring("\xff\xff")})
-	add("the greatest total", true, []any{"SET", fmt.Sprint(now) + " 3600000,60,7,4503599627370496\n" +
-		ring("\x00\x00\x00\x00\x00\x00\x00")})
+	return nil
 }
 
 // Foreign data in a counter's place makes no script fail or run forever, no other
@@ -158,12 +77,12 @@ func TestGarbageCountersHoldNobodyUp(t *testing.T) {
 		s.check("k", 1)
 		kind := s.redis.Type(t.Context(), s.counter("k")).Val()
 		embedded := strings.HasSuffix(t.Name(), "/embedded")
-		for i, g := range garbageFor(s.rules.List()[0].Algorithm, kind, s.clock.ms) {
-			if embedded && strings.HasSuffix(g.what, "deleted") {
+		for i, g := range garbageFor(t, s.rules.List()[0].Algorithm, kind) {
+			if embedded && strings.Contains(g.what, "XDEL") {
 				continue // it accepts IDs that a real Redis refuses
 			}
 			bad, good, reserved := fmt.Sprintf("{x}bad%d", i), fmt.Sprintf("{x}good%d", i), fmt.Sprintf("{x}held%d", i)
-			err := errors.Join(g.put(s.redis, s.counter(bad)), g.put(s.redis, s.counter(reserved)))
+			err := errors.Join(g.put(s, bad), g.put(s, reserved))
 			if err != nil && embedded {
 				continue // it refuses some of it
 			}
@@ -236,41 +155,6 @@ func (s *store) reserveBeside(t *testing.T, g garbage, id, key string) {
 	if n := used(t, s, key); !g.between && n != 4 {
 		t.Errorf("%s: the key has used %d, expected 4", g.what, n)
 	}
-}
-
-// Each operation that decides or counts names the corrupt counters that it found, so that operators can see them.
-func TestCorruptCountersAreNamed(t *testing.T) {
-	rule := windows.Rule{Windows: []windows.Window{{Limit: 9, Per: time.Hour}}}
-	underEachAlgorithm(t, rule, func(t *testing.T, s *store) {
-		found := s.corrupt()
-		for name, do := range map[string]func(key string){
-			"check":     func(key string) { s.check(key, 1) },
-			"denied":    func(key string) { s.check(key, 10) },
-			"look":      func(key string) { s.ask(key, 1, api.ModeLook) },
-			"peek":      func(key string) { s.peek(key) },
-			"reserve":   func(key string) { s.reserve("r", 1, time.Minute, key) },
-			"forbidden": func(key string) { s.reserve("f", 10, time.Minute, key) },
-			"fold":      func(key string) { s.fold(t, nil, counters.Event{Key: key, Ms: s.clock.ms, Count: 1}) },
-		} {
-			bad := "bad" + name
-			testkit.Must(t, s.redis.Set(t.Context(), s.counter(bad), "x", 0).Err())
-			*found = nil
-			do("good" + name)
-			do(bad)
-			do("good" + name)
-			if !slices.Equal(*found, []string{s.counter(bad)}) {
-				t.Errorf("%s: it names %q as corrupt", name, *found)
-			}
-		}
-	})
-	rule.Name, rule.Match, rule.Penalty = "a", "*", []time.Duration{time.Minute}
-	eachRedis(t, rulesOf(t, &rule), func(t *testing.T, s *store) {
-		name, found := s.keys.Counter(s.keys.Partition("k"), "penalty", "k"), s.corrupt()
-		testkit.Must(t, s.redis.Set(t.Context(), name, "x", 0).Err())
-		if s.check("k", 1); !slices.Equal(*found, []string{name}) {
-			t.Errorf("it names %q as corrupt, expected its penalty", *found)
-		}
-	})
 }
 
 // corrupt returns the list of the names that are reported as corrupt from now on.

@@ -3,7 +3,6 @@ package counters_test
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -11,91 +10,10 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/internal/counters"
-	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// A foreign record is removed at the next sweep, and does not block the levels of other
-// keys. A key that has reached a level is raised again.
-func TestGarbageRecordsAreForgotten(t *testing.T) {
-	now := int64(start)
-	window := func(till, moved any, raised string) string {
-		return fmt.Sprintf("api;sliding-log;%d|10000,10,%v,%v,%s", now, till, moved, raised)
-	}
-	good := window(now+9000, now, fmt.Sprintf("80@%d", now))
-	head, windows := good[:strings.Index(good, "|")], good[strings.Index(good, "|"):]
-	for what, record := range map[string]string{
-		"nothing":                    "",
-		"text":                       "x y",
-		"no rule":                    good[len("api"):],
-		"a name too long":            strings.Repeat("a", 65) + good[3:],
-		"no algorithm":               "api;;" + good[len("api;sliding-log;"):],
-		"no version":                 "api;sliding-log;" + windows,
-		"a version without end":      "api;sliding-log;" + strings.Repeat("9", 400) + windows,
-		"a version beyond any":       "api;sliding-log;4503599627370497" + windows,
-		"text in a number":           window("inf", now, fmt.Sprintf("80@%d", now)),
-		"a number without end":       window(strings.Repeat("9", 400), now, fmt.Sprintf("80@%d", now)),
-		"an end in the year 5000":    window(95617584000000, now, fmt.Sprintf("80@%d", now)),
-		"a move of the future":       window(now+9000, now+86_400_001, fmt.Sprintf("80@%d", now)),
-		"a level of the future":      window(now+9000, now, "80@95617584000000"),
-		"a level above the top":      window(now+9000, now, fmt.Sprintf("101@%d", now)),
-		"levels that fall":           window(now+9000, now, fmt.Sprintf("95@%d+80@%d", now, now)),
-		"a level without a time":     window(now+9000, now, "80@"),
-		"no level":                   window(now+9000, now, ""),
-		"more behind it":             good + "x",
-		"text between windows":       good + "x" + windows,
-		"half a decision":            good + "!10000,1",
-		"a decision alone":           fmt.Sprintf("%s!10000,10,%d,%d,1000,0x", head, now, now+9000),
-		"a decision without end":     good + fmt.Sprintf("!10000,10,%d,%s,1000,0", now, strings.Repeat("9", 400)),
-		"a hold without end":         good + fmt.Sprintf("!10000,10,%d,%d,86400001,0", now, now+9000),
-		"ten thousand times a level": window(now+9000, now, strings.Repeat("1@1+", 10_000)+"1@1"),
-		"ten thousand windows":       head + strings.Repeat(windows, 10_000),
-	} {
-		t.Run(what, func(t *testing.T) {
-			eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
-				ctx := context.Background()
-				s.check("k", 10)
-				s.check("k{k}", 10)
-				s.expect("raised api/k 80% used 10", "raised api/k 95% used 10", "raised api/k 100% used 10",
-					"throttled api/k 100% used 10",
-					"raised api/k{k} 80% used 10", "raised api/k{k} 95% used 10", "raised api/k{k} 100% used 10",
-					"throttled api/k{k} 100% used 10")
-				p := s.keys.Partition("k")
-				for _, key := range []string{"k", "bad{k}"} { // one that has reached its levels, and one that never has
-					s.redis.HSet(ctx, s.keys.Levels(p), key, record)
-					s.redis.ZAdd(ctx, s.keys.Due(p), redis.Z{Score: 0, Member: key})
-				}
-				keys, err := s.store.DueRecords(ctx, p, s.clock.ms, 1000)
-				testkit.Must(t, err)
-				if _, forgotten, err := s.store.Sweep(ctx, p, s.rules, keys); err != nil || forgotten != 2 {
-					t.Fatalf("forgotten %d, %v", forgotten, err)
-				}
-				s.expect("raised api/k 80% used 10", "raised api/k 95% used 10", "raised api/k 100% used 10",
-					"throttled api/k 100% used 10")
-				if s.redis.HExists(ctx, s.keys.Levels(p), "bad{k}").Val() || s.due("bad{k}") != -1 {
-					t.Error("the garbage is still there")
-				}
-				s.after(11 * time.Second)
-				if got := s.transitions(t); len(got) != 8 || !strings.HasPrefix(got[0]+got[4], "released") {
-					t.Errorf("both keys were to fall: %q", got)
-				}
-			})
-		})
-	}
-}
-
-// If the key of a foreign record reaches a level again, its record is replaced with a valid one.
-func TestAGarbageRecordIsWrittenOver(t *testing.T) {
-	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
-		s.redis.HSet(context.Background(), s.keys.Levels(s.keys.Partition("k")), "k",
-			"api;sliding-log;1|10000,10,inf,x,100@")
-		s.fold(t, nil, counters.Event{Key: "k", Ms: s.clock.ms, Count: 8})
-		s.expect("raised api/k 80% used 8")
-		if d := s.due("k"); d != 10_000 {
-			t.Errorf("due in %d ms", d)
-		}
-	})
-}
+const lastID = "18446744073709551615-18446744073709551615"
 
 // Somebody has added an entry with the greatest possible ID to the outbox, so it accepts no
 // more entries. Transitions are written anyway, and the waiting transitions are kept.

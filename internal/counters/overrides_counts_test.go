@@ -2,7 +2,6 @@ package counters_test
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
@@ -12,7 +11,6 @@ import (
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -80,26 +78,4 @@ func (s *store) load(yaml string) {
 	s.t.Helper()
 	s.rules = parsed(s.t, "rules:\n"+yaml)
 	testkit.Must(s.t, s.learn())
-}
-
-// A counter is kept as long as its rule's windows look back, even if the rule had shorter windows when the counter
-// was written, and later checks are only denied.
-func TestADenialKeepsTheCount(t *testing.T) {
-	for _, algorithm := range lua.Exact() {
-		t.Run(algorithm, func(t *testing.T) {
-			s := redisStore(t, streamtest.OwnRedis(t).URL(), nil)
-			s.useClock(nil)
-			form := "  - {name: api, match: '*', algorithm: " + algorithm + ", windows: [{limit: 60, per: %s}]}"
-			s.load(fmt.Sprintf(form, "1m"))
-			s.check("k", 50)
-			s.load(fmt.Sprintf(form, "20m"))
-			name := s.keys.Counter(s.keys.Partition("k"), lua.Form(algorithm), "k")
-			if v := s.check("k", 20); v.Allowed || v.Items[0].RetryAfter < 19*time.Minute {
-				t.Fatalf("%+v", v)
-			}
-			if ttl := s.redis.PTTL(t.Context(), name).Val(); ttl < 19*time.Minute {
-				t.Errorf("the count ends in %v", ttl)
-			}
-		})
-	}
 }

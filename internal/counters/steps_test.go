@@ -3,6 +3,10 @@ package counters_test
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
@@ -146,4 +150,42 @@ func apiRule(change func(*windows.Rule)) *windows.Rule {
 		change(r)
 	}
 	return r
+}
+
+var (
+	repeatedText = regexp.MustCompile(`{([^{}]*)\*(\d+)}`)
+	relativeTime = regexp.MustCompile(`NOW([+-]\d+)?`)
+)
+
+// arguments returns the arguments of a command of Redis: words with escapes of Go in them (\x20 is a space; ” is an
+// empty word), {TEXT*3} for the text three times, and NOW-10 for ten milliseconds ago.
+func (s *store) arguments(words []string) (list []any) {
+	s.t.Helper()
+	for _, word := range words {
+		word = relativeTime.ReplaceAllStringFunc(word, func(at string) string {
+			n, _ := strconv.ParseInt(strings.TrimPrefix(at, "NOW"), 10, 64)
+			return strconv.FormatInt(s.clock.ms+n, 10)
+		})
+		word = repeatedText.ReplaceAllStringFunc(word, func(text string) string {
+			m := repeatedText.FindStringSubmatch(text)
+			n, err := strconv.Atoi(m[2])
+			testkit.Must(s.t, err)
+			return strings.Repeat(m[1], n)
+		})
+		text, err := strconv.Unquote(`"` + strings.TrimPrefix(word, "''") + `"`)
+		testkit.Must(s.t, err)
+		list = append(list, text)
+	}
+	return list
+}
+
+// place returns the name of a key in Redis: FORM:KEY is the counter of a key, and LEVELS@KEY is what the partition of
+// a key has.
+func (s *store) place(word string) string {
+	name, key, ofPartition := strings.Cut(word, "@")
+	if ofPartition {
+		return fmt.Sprintf("%s:{%d}:%s", s.keys.Prefix, s.keys.Partition(key), name)
+	}
+	_, key, _ = strings.Cut(word, ":")
+	return fmt.Sprintf("%s:{%d}:%s", s.keys.Prefix, s.keys.Partition(key), word)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -142,8 +143,9 @@ func newStore(t testing.TB, client, serve, work redis.UniversalClient, rules *wi
 	return s
 }
 
-// foldBatches folds batches of several partitions, with one call or with one for each.
-func (s *store) foldBatches(t failer, batches []counters.Batch) (sum counters.Folded) {
+// foldBatches folds batches of several partitions, with one call or with one for each. It also returns how many events
+// no rule matches.
+func (s *store) foldBatches(t failer, batches []counters.Batch) (sum counters.Folded, unmatched int) {
 	t.Helper()
 	for calls := batches; len(calls) > 0; {
 		call := calls
@@ -151,8 +153,9 @@ func (s *store) foldBatches(t failer, batches []counters.Batch) (sum counters.Fo
 			call = calls[:1]
 		}
 		calls = calls[len(call):]
-		f, _, err := s.store.Fold(context.Background(), s.rules, call...)
+		f, without, err := s.store.Fold(context.Background(), s.rules, call...)
 		testkit.Must(t, err)
+		unmatched += len(slices.Concat(without...))
 		sum.Folded += f.Folded
 		sum.Late += f.Late
 		sum.AlreadyCounted += f.AlreadyCounted
@@ -160,7 +163,7 @@ func (s *store) foldBatches(t failer, batches []counters.Batch) (sum counters.Fo
 		sum.Merged += f.Merged
 		sum.Transitions += f.Transitions
 	}
-	return sum
+	return sum, unmatched
 }
 
 // add stores events at their times.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/internal/testkit"
+	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -37,7 +37,7 @@ import (
 //	crash WORKER                the worker reads all new events, and stops before it folds them
 //	wake WORKER                 a stopped worker continues: it folds the events that it had read
 //	reclaim WORKER              the worker takes over the pending events of others, and folds them
-//	check KEY [COST]            a caller checks the key; user=NAME is a value of it
+//	check KEY [COST]            a caller checks the key; user=NAME is a value of it; look: charges nothing
 //	run CHECK; CHECK...         callers check at the same time; each CHECK is as above, without the word check
 //	bring KEY LIMIT [COST]      a caller checks the key under a limit per 10 s that it brings itself
 //	peek KEY                    the state of the key
@@ -55,7 +55,8 @@ import (
 //	recheck                     every key that has reached a level is swept, as after a reload
 //	sweep KEY                   the key is swept, whether it is due or not
 //	due KEY                     when the key is due to be swept, and whether it has a record of levels
-//	lose FORM KEY               the counter of the key in one form is gone, as when it expires
+//	redis COMMAND PLACE ARG...  somebody writes into Redis (store.place, store.arguments); COUNTER is the form of the run
+//	kept PLACE                  how long a key in Redis is kept, in tens of minutes
 //	clear                       Redis is empty again
 //	log KEY                     the entries of the key's log: time, count, and total
 //	total KEY                   the newest total
@@ -122,14 +123,17 @@ type story struct {
 	crashed   map[string][]eventlog.Batch // worker → the events that it has read and not folded
 	reserved  map[string]string           // word → the id of the reservation
 	leased    map[string]int64            // key → the units of its lease
+	found     *[]string                   // keys in Redis that were reported as corrupt
 }
 
 // tell runs a story under an algorithm, and returns its steps with their results.
 func tell(t *testing.T, s *store, algorithm, rules string, steps []string) []string {
 	t.Helper()
-	y := &story{s, algorithm, map[string][]eventlog.Batch{}, map[string]string{}, map[string]int64{}}
+	y := &story{store: s, algorithm: algorithm, crashed: map[string][]eventlog.Batch{}, reserved: map[string]string{},
+		leased: map[string]int64{}}
 	y.rules = parsed(t, y.under(rules))
 	testkit.Must(t, y.learn())
+	y.found = s.corrupt()
 	return y.tell(steps)
 }
 
@@ -153,8 +157,8 @@ func (y *story) tell(steps []string) (out []string) {
 			out = append(out, steps[i+1])
 			input += steps[i+1] + "\n"
 		}
-		result := y.run(strings.Fields(step), input)
-		for _, line := range append(result, y.published()...) {
+		result := y.run(strings.Fields(strings.ReplaceAll(step, "COUNTER", lua.Form(y.algorithm))), input)
+		for _, line := range slices.Concat(result, y.corrupted(), y.published()) {
 			out = append(out, "< "+line)
 		}
 	}
@@ -187,8 +191,12 @@ func (y *story) run(words []string, input string) []string {
 		return y.fold(y.crashed[of[0]])
 	case "reclaim":
 		return y.fold(y.claim(of[0]))
-	case "check":
-		return y.checks(y.request(rest[1:], values))
+	case "check", "look":
+		one := y.request(rest[1:], values)
+		if words[0] == "look" {
+			one.Mode = api.ModeLook
+		}
+		return y.checks(one)
 	case "run":
 		var requests []counters.Request
 		for check := range strings.SplitSeq(strings.Join(words[1:], " "), ";") {
@@ -246,9 +254,11 @@ func (y *story) run(words []string, input string) []string {
 		testkit.Must(y.t, err)
 	case "due":
 		return []string{y.due(of[0])}
-	case "lose":
-		name := y.keys.Counter(y.keys.Partition(of[1]), of[0], of[1])
-		testkit.Must(y.t, y.redis.Del(y.t.Context(), name).Err())
+	case "redis":
+		command := append([]any{of[0], y.place(of[1])}, y.arguments(words[min(3, len(words)):])...)
+		testkit.Must(y.t, y.redis.Do(y.t.Context(), command...).Err())
+	case "kept":
+		return []string{fmt.Sprint("for ", y.redis.PTTL(y.t.Context(), y.place(of[0])).Val().Round(10*time.Minute))}
 	case "clear":
 		y.clear()
 	case "log", "forget", "total":
@@ -310,8 +320,16 @@ func (y *story) checks(requests ...counters.Request) (lines []string) {
 	for _, one := range requests {
 		calls = append(calls, []counters.Request{one})
 	}
+	told := int64(0)
 	for i, v := range y.decideMany(calls...) {
 		lines = append(lines, said(requests[i].Plan, v))
+		told += v.Transitions
+	}
+	for _, p := range y.keys.All() {
+		told -= y.redis.XLen(y.t.Context(), y.keys.Outbox(p)).Val()
+	}
+	if told != 0 {
+		y.t.Errorf("%v: the answers tell of %d transitions more than there are", requests, told)
 	}
 	return lines
 }
@@ -357,7 +375,7 @@ func (y *story) fold(batches []eventlog.Batch) []string {
 	for _, b := range batches {
 		folds = append(folds, counters.Batch{Partition: b.Partition, Events: eventsOf(y.t, b)})
 	}
-	sum := y.foldBatches(y.t, folds)
+	sum, unmatched := y.foldBatches(y.t, folds)
 	out := fmt.Sprintf("%d folded", sum.Folded)
 	if sum.Late > 0 {
 		out += fmt.Sprintf(", %d late", sum.Late)
@@ -368,43 +386,10 @@ func (y *story) fold(batches []eventlog.Batch) []string {
 	if sum.Duplicate > 0 {
 		out += fmt.Sprintf(", %d duplicate", sum.Duplicate)
 	}
+	if unmatched > 0 {
+		out += fmt.Sprintf(", %d without a rule", unmatched)
+	}
 	return []string{out}
-}
-
-// said returns the answer to a check of a key.
-func said(plan *windows.Plan, v counters.Verdict) string {
-	text := verdict("allowed", "denied", v.Items[0].RetryAfter)
-	for i, s := range v.Items[0].Shadows {
-		text += "; " + plan.Shadows[i].Name + verdict(" would allow", " would deny", s.RetryAfter)
-	}
-	return text + "; " + standing(plan, v.Items[0])
-}
-
-func verdict(allowed, denied string, wait time.Duration) string {
-	switch {
-	case wait == 0:
-		return allowed
-	case wait < 0:
-		return denied + " for ever"
-	default:
-		return denied + ", retry after " + wait.String()
-	}
-}
-
-func standing(plan *windows.Plan, st windows.KeyState) string {
-	var parts []string
-	add := func(rule *windows.Rule, s windows.KeyState, what string) {
-		for i, w := range rule.Windows {
-			parts = append(parts, fmt.Sprintf("%d of %d per %s%s", s.Windows[i].Used, w.Limit, perOf(w), what))
-		}
-	}
-	if plan.Live != nil {
-		add(plan.Live, st, "")
-	}
-	for i, s := range st.Shadows {
-		add(plan.Shadows[i], s, " ("+plan.Shadows[i].Name+")")
-	}
-	return strings.Join(parts, ", ")
 }
 
 // due returns when a key is due to be swept, and whether it has a record.
@@ -434,45 +419,4 @@ func (y *story) clear() {
 	}
 	clear(y.leased)
 	y.ids, y.versions = map[string]bool{}, map[string]int64{}
-}
-
-// published empties the outboxes: a line per transition.
-func (y *story) published() (lines []string) {
-	for _, values := range y.drain(y.t) {
-		v := func(name string) string { return values[name].(string) }
-		line := fmt.Sprintf("%s %s%% %s by %s: %s of %s per %s, since %s, until %s", v("state"), v("level"), v("key"),
-			v("rule"), v("used"), v("limit"), ms(y.number(v("window"))), y.relative(v("since")), y.relative(v("until")))
-		if at := y.number(v("at")); at != y.clock.ms {
-			line += ", at " + y.relative(v("at"))
-		}
-		for _, flag := range v("flags") {
-			line += map[rune]string{'s': ", shadow", 'r': ", renewed", 'f': ", in flight"}[flag]
-		}
-		if seen, has := values["values"]; has {
-			line += fmt.Sprint(", values ", seen)
-		}
-		lines = append(lines, line)
-	}
-	return lines
-}
-
-func (y *story) relative(at string) string { return ms(y.number(at) - start).String() }
-
-func (y *story) number(s string) int64 {
-	n, err := strconv.ParseInt(s, 10, 64)
-	testkit.Must(y.t, err)
-	return n
-}
-
-func (y *story) duration(s string) time.Duration {
-	d, err := time.ParseDuration(s)
-	testkit.Must(y.t, err)
-	return d
-}
-
-func perOf(w windows.Window) string {
-	if w.Calendar.Unit != "" {
-		return w.Calendar.String()
-	}
-	return w.Per.String()
 }
