@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 
+	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/check/envoy"
@@ -25,9 +26,12 @@ func (n *node) openChecks(context.Context) error {
 		}
 		n.fresh["extractors"] = extractors
 	}
-	transitions, err := n.openHistory()
-	if err != nil {
-		return err
+	var transitions check.Transitions // nil without NATS
+	if n.nc != nil {
+		if n.history, err = alerts.NewHistory(n.nc, n.keys.Prefix); err != nil {
+			return err
+		}
+		transitions = n.history
 	}
 	n.service, err = check.NewService(check.Config{
 		Activity: n.activity, Transitions: transitions,
