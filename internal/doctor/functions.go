@@ -33,7 +33,7 @@ func loaded(servers []*server) bool {
 // functions reports how a server is called, and which libraries of other versions it holds.
 func functions(s *server) Finding {
 	const check = "redis.functions"
-	if redis.HasErrorPrefix(s.functionsErr, "ERR unknown command") {
+	if redis.HasErrorPrefix(s.functionsErr, unknownCommand) {
 		return found(check, "the server knows no functions: it is called by EVALSHA").as(Note,
 			"a function costs Redis less CPU than a script", "")
 	}
@@ -79,7 +79,7 @@ func Prune(ctx context.Context, c redis.UniversalClient, keys *stream.Keys) (del
 	}
 	for _, s := range servers {
 		s.readFunctions(ctx)
-		if redis.HasErrorPrefix(s.functionsErr, "ERR unknown command") {
+		if redis.HasErrorPrefix(s.functionsErr, unknownCommand) {
 			continue // the server has no functions
 		}
 		if s.functionsErr != nil {
