@@ -18,6 +18,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/processes"
 	"github.com/streamcounter/streamcounter/internal/redact"
 	"github.com/streamcounter/streamcounter/internal/settings"
+	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -87,12 +88,12 @@ func (n *node) refuseOthers(ctx context.Context) error {
 	if !n.alone {
 		return nil
 	}
-	all, err := processes.List(ctx, n.redis, n.keys)
+	all, _, err := processes.List(ctx, n.redis, n.keys)
 	if err != nil {
 		return err
 	}
 	own := n.rules.Rules().Fingerprint()
-	others := slices.DeleteFunc(all, func(p processes.Process) bool { return p.Fingerprint == own })
+	others := slices.DeleteFunc(all, func(p lua.Process) bool { return p.Fingerprint == own })
 	if len(others) == 0 {
 		return nil
 	}

@@ -134,16 +134,14 @@ func (a *Announcer) noteLibrary(ctx context.Context, now int64) error {
 // of differing rules changes, not if the processes change: a process that starts again and again with other rules is
 // reported once.
 func (a *Announcer) compare(own string, all []lua.Process, now int64) {
-	var list []Process
 	others := 0
 	for _, p := range all {
-		list = append(list, Process{Name: p.Name, Fingerprint: p.Fingerprint})
 		if p.Fingerprint != own {
 			others++
 		}
 	}
 	a.disagree.Set(float64(others))
-	groups := ByRules(list)
+	groups := ByRules(all)
 	if others == 0 {
 		if a.warned {
 			a.config.Log.Info("all processes run with the same rules again", "rules", own)
@@ -161,7 +159,7 @@ func (a *Announcer) compare(own string, all []lua.Process, now int64) {
 	}
 }
 
-func fingerprints(groups [][]Process) string {
+func fingerprints(groups [][]lua.Process) string {
 	var out []string
 	for _, g := range groups {
 		out = append(out, g[0].Fingerprint)
