@@ -29,7 +29,6 @@ const (
 
 var rising = []Severity{OK, Note, Warning, Problem}
 
-// above reports whether s is worse than other.
 func (s Severity) above(other Severity) bool {
 	return slices.Index(rising, s) > slices.Index(rising, other)
 }
@@ -123,7 +122,6 @@ func (r Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// noAnswer reports whether an error is not an answer of Redis.
 func noAnswer(err error) bool {
 	_, answered := errors.AsType[redis.Error](err)
 	return err != nil && !answered

@@ -13,7 +13,6 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// readFunctions reads which libraries of ours the server holds.
 func (s *server) readFunctions(ctx context.Context) {
 	ours := redis.FunctionListQuery{LibraryNamePattern: lua.LibraryPrefix + "*"}
 	list, err := s.client.FunctionList(ctx, ours).Result()
@@ -23,7 +22,6 @@ func (s *server) readFunctions(ctx context.Context) {
 	}
 }
 
-// loaded reports whether each server holds the library of this version.
 func loaded(servers []*server) bool {
 	return !slices.ContainsFunc(servers, func(s *server) bool {
 		return !slices.Contains(s.libraries, lua.Library().Name)

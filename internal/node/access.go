@@ -25,7 +25,6 @@ type fresh interface {
 	Run(ctx context.Context)
 }
 
-// openAccess reads the tokens and certificates.
 func (n *node) openAccess(context.Context) (err error) {
 	if path := n.config.Access.Tokens; path != "" {
 		if n.tokens, err = access.NewTokens(path, n.registry, n.log); err != nil {

@@ -6,7 +6,6 @@ import (
 	"github.com/streamcounter/streamcounter/internal/activity"
 )
 
-// openActivity creates the recorder of this process's activity.
 func (n *node) openActivity(context.Context) error {
 	n.activity = activity.NewRecorder(activity.Config{Redis: n.redis, Keys: n.keys, Process: n.processName(),
 		Command: n.command, Log: n.log})

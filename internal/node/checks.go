@@ -13,7 +13,6 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// openChecks creates the service that answers checks and accepts events.
 func (n *node) openChecks(context.Context) error {
 	log, err := stream.NewLog(n.redis, n.keys, n.config.Stream.Retention)
 	if err != nil {

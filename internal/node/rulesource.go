@@ -123,7 +123,6 @@ func (n *node) recordRules(ctx context.Context) error {
 	return n.counter.RecordRules(within, n.rules.Rules())
 }
 
-// recordRulesLater records the rules when Redis answers again.
 func (n *node) recordRulesLater(ctx context.Context) {
 	for pause.For(ctx, time.Second) {
 		if n.recordRules(ctx) == nil {

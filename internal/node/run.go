@@ -159,7 +159,6 @@ func (n *node) open(ctx context.Context, parts []Part) error {
 	return nil
 }
 
-// openRules opens the source of rules that the settings name.
 func (r Role) openRules(c *settings.Config, log *slog.Logger) (ruleSource, error) {
 	if r.RateLimit {
 		return ratelimitRules(c, log)

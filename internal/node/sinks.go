@@ -28,7 +28,6 @@ func RunSinks(ctx context.Context, c Config) error {
 	})
 }
 
-// openSinks creates the sinks, if --sinks is given.
 func (n *node) openSinks(context.Context) error {
 	if n.config.Sinks == "" {
 		return nil

@@ -21,7 +21,6 @@ import (
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
 
-// running is one process of a test.
 type running struct {
 	rules    atomic.Value // fingerprint
 	tried    atomic.Int32 // announcements begun

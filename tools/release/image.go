@@ -114,7 +114,6 @@ func (r *release) configure(config *v1.ConfigFile, t target) {
 	}
 }
 
-// tarOf packs a directory.
 func (r *release) tarOf(dir, path string) error {
 	var packed bytes.Buffer
 	archive := tar.NewWriter(&packed)
