@@ -52,7 +52,6 @@ func descriptor(pairs ...string) *commonv3.RateLimitDescriptor {
 	return d
 }
 
-// askLimit sends a descriptor to the rate limit service.
 func askLimit(ctx context.Context, conn *grpc.ClientConn, domain string, pairs ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -25,18 +24,9 @@ const (
 		", scopes: [check]}\n  - {name: prometheus, token: " + readerToken + ", scopes: [read]}\n"
 )
 
-// A server that other machines can reach, and that does not authenticate callers, does not start.
+// A server that other machines can reach needs tokens, or a user who says that it may be open (testdata/wrong.txt), and
+// warns.
 func TestNobodyIsOpenByAccident(t *testing.T) {
-	within := " --redis embedded:0 --rules " + devRules(t) + " --nats " + streamtest.NATS(t) + " --prefix " +
-		streamtest.Prefix(t)
-	for _, command := range []string{"serve", "work", "dev"} {
-		for _, addr := range []string{"0.0.0.0:0", ":0", "[::]:0"} {
-			expect(t, command+within+" --http "+addr, exitUsage, "--http (STREAMCOUNTER_HTTP) is "+strconv.Quote(addr),
-				"--tokens", "--open (STREAMCOUNTER_OPEN=true)")
-		}
-	}
-	expect(t, "serve"+within+" --http 127.0.0.1:0 --grpc 0.0.0.0:0", exitUsage,
-		`--grpc (STREAMCOUNTER_GRPC) is "0.0.0.0:0": other machines can reach this address`)
 	p := startServe(t, "--http", "0.0.0.0:0", "--tokens", testkit.WriteFile(t, "tokens.yml", accessTokens))
 	if strings.Contains(p.text(), "no access control on ") {
 		t.Error("with tokens the log warns that it is open")

@@ -36,12 +36,8 @@ func TestAppendWithoutReplies(t *testing.T) {
 	proxy := streamtest.NewProxy(t, streamtest.Connect(t, streamtest.Redis(t)).Options().Addr)
 	in := strings.NewReader(strings.Repeat("user:1\nuser:2\nuser:3\nuser:4\n", lines/4))
 	var out, errs bytes.Buffer
-	root := newRoot()
-	root.SetIn(&onFirstRead{in, func() { proxy.LoseReplies(lines) }})
-	root.SetOut(&out)
-	root.SetErr(&errs)
-	code := run(t.Context(), root, []string{"append", "--json", "--redis", "redis://" + proxy.Addr,
-		"--prefix", streamtest.Prefix(t)})
+	code := runOn(t.Context(), &onFirstRead{in, func() { proxy.LoseReplies(lines) }}, &out, &errs, "append", "--json",
+		"--redis", "redis://"+proxy.Addr, "--prefix", streamtest.Prefix(t))
 	var sum appendSummary
 	testkit.Must(t, json.Unmarshal(out.Bytes(), &sum))
 	if code != 1 || sum.Events != 0 || sum.Refused+sum.Unknown != lines {

@@ -15,7 +15,6 @@ import (
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
-// exitDenied is the exit code of check if the check is denied.
 const exitDenied = 1
 
 func newCheck() *cobra.Command {

@@ -15,18 +15,20 @@ import (
 var storyFile = regexp.MustCompile(`(?m)^-- (\S+) --\n`)
 
 // A story has command lines and what they say: "$ COMMAND", its exit code, and then either each line of the output, as
-// "> LINE", or texts in the output, as "< TEXT". A word that is the name of a file of the story means that file. If
-// one is dev.yml, the commands go to a dev with these rules.
+// "> LINE", or texts in the output, as "< TEXT". A word that is the name of a file of the story means that file, and
+// after "<" it is the input. If one is dev.yml, the commands go to a dev with these rules, and append to its Redis.
 func TestCommands(t *testing.T) {
 	testkit.Stories(t, func(t *testing.T, _, above string, steps []string) (out []string) {
-		dir, more, words := t.TempDir()+"/", "", []string{}
+		dir, server, redis, words, files := t.TempDir()+"/", "", "", []string{}, map[string]string{}
 		names := storyFile.FindAllStringSubmatch(above, -1)
 		for i, text := range storyFile.Split(above, -1)[1:] {
 			name := names[i][1]
+			files[name] = text
 			testkit.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 			words = append(words, " "+name+" ", " "+dir+name+" ")
 			if name == "dev.yml" {
-				more = " --http " + startDev(t, "--check-timeout", "5s", "--rules", dir+name).at
+				d := startDev(t, "--check-timeout", "5s", "--rules", dir+name)
+				server, redis = " --http "+d.at, " --redis "+d.redis
 			}
 		}
 		for len(steps) > 0 {
@@ -34,8 +36,13 @@ func TestCommands(t *testing.T) {
 			for end < len(steps) && !strings.HasPrefix(steps[end], "$ ") {
 				end++
 			}
-			line := strings.NewReplacer(words...).Replace(strings.ReplaceAll(steps[0][1:]+more+" ", " ", "  "))
-			code, said, errs := runProgram(t, "", strings.Fields(line)...)
+			command, input, _ := strings.Cut(steps[0], " < ")
+			to := server
+			if strings.HasPrefix(command, "$ append ") {
+				to = redis
+			}
+			line := strings.NewReplacer(words...).Replace(strings.ReplaceAll(command[1:]+to+" ", " ", "  "))
+			code, said, errs := runProgram(t, files[input], strings.Fields(line)...)
 			said = strings.ReplaceAll(said+errs, dir, "")
 			out = append(out, steps[0])
 			if want := steps[1:end]; saysAll(want, code, said) {

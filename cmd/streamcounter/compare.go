@@ -71,7 +71,6 @@ reports neither CPU nor memory; for those give --redis, a server that nothing el
 	return cmd
 }
 
-// compareRun holds the flags of compare.
 type compareRun struct {
 	form       logForm  // of a log
 	rules      string   // file; empty: the windows and algorithms below

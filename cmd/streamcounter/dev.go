@@ -24,7 +24,6 @@ import (
 //go:embed example_rules.yml
 var exampleRules []byte
 
-// devParts are the parts of work and of serve.
 var devParts = slices.Concat(workParts, []node.Part{node.Checks, node.Page})
 
 func newDev() *cobra.Command {
@@ -60,7 +59,6 @@ refused.`,
 	return cmd
 }
 
-// shownRules is how many rules are shown at most.
 const shownRules = 20
 
 // welcome prints where each part listens and what to try. rules names the files of rules.

@@ -49,7 +49,6 @@ func startDev(t testing.TB, more ...string) *devServer {
 	return d
 }
 
-// url returns the URL of its HTTP server.
 func (d *devServer) url() string { return "http://" + d.at }
 
 func (d *devServer) get(path string) (*http.Response, string) {
@@ -220,7 +219,6 @@ func TestDevSuggestsWhatWorks(t *testing.T) {
 	})
 }
 
-// shellWords returns the words that a shell makes of a line.
 func shellWords(t *testing.T, line string) []string {
 	t.Helper()
 	out, err := exec.Command("/bin/sh", "-c", "printf '%s\\n' "+line).Output()

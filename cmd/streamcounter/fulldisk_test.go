@@ -26,11 +26,8 @@ func TestFullDisk(t *testing.T) {
 		"version": 1, "version --json": 1, "help": 1, "rules check " + rules: 1, "rules check --json " + rules: 1,
 		"check user:1" + at: 2, "check user:1 --json" + at: 2, "keys show user:1" + at: 1, "keys top --json" + at: 1,
 	} {
-		root := newRoot()
 		var errs strings.Builder
-		root.SetOut(fullDisk{})
-		root.SetErr(&errs)
-		if code := run(t.Context(), root, strings.Fields(line)); code != want ||
+		if code := runOn(t.Context(), strings.NewReader(""), fullDisk{}, &errs, strings.Fields(line)...); code != want ||
 			!strings.Contains(errs.String(), "no space left on device") {
 			t.Errorf("%s: exit code %d, want %d\n%s", line, code, want, errs.String())
 		}

@@ -22,7 +22,6 @@ type wire struct {
 	next    uint32 // stream
 }
 
-// openWire connects to a serve with more flags.
 func openWire(t *testing.T, more ...string) *wire {
 	t.Helper()
 	at := grpcAt.FindStringSubmatch(startServe(t, more...).text())

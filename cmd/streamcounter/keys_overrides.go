@@ -66,7 +66,6 @@ func limitCommand() *cobra.Command {
 	return cmd
 }
 
-// windowsOf reads limits such as 500/1m.
 func windowsOf(limits []string) ([]api.OverrideWindow, error) {
 	out := make([]api.OverrideWindow, len(limits))
 	for i, text := range limits {
@@ -386,7 +385,6 @@ func byText(by, reason string) (text string) {
 	return text
 }
 
-// changeText describes one change of an override.
 func changeText(c api.OverrideChange) string {
 	if c.After != nil {
 		return "override: " + overrideText(*c.After)
@@ -394,7 +392,6 @@ func changeText(c api.OverrideChange) string {
 	return "override removed" + byText(c.By, c.Reason)
 }
 
-// blockText describes the block in an answer.
 func blockText(a api.CheckAnswer) string {
 	text := "blocked by an operator"
 	if a.Reason != "" {

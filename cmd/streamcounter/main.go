@@ -50,7 +50,6 @@ func interrupted(cmd *cobra.Command, err error) error {
 	return exitError{code: 130}
 }
 
-// exitUsage is the exit code of a wrong command line.
 const exitUsage = 2
 
 // exitTwo marks a command whose exit code 1 is an answer: any error ends it with 2.

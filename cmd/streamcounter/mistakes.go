@@ -52,7 +52,6 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	return settings.UsageErrorf("unknown command %q of %s; %s", redact.Login(name), cmd.CommandPath(), hint)
 }
 
-// usage returns a command with its arguments.
 func usage(cmd *cobra.Command) string {
 	_, arguments, _ := strings.Cut(cmd.Use, " ")
 	return strings.TrimSpace(cmd.CommandPath() + " " + arguments)

@@ -24,12 +24,8 @@ func TestSettingsThatCannotBe(t *testing.T) {
 		serve + " --tls-cert " + ours.CA + " --tls-key " + key:    "private key does not match",
 		serve + " --tls-cert " + cert + " --tls-key " + key + " --tls-client-ca " + empty: "--tls-client-ca " +
 			"(STREAMCOUNTER_TLS_CLIENT_CA): " + empty + ": it has no certificate",
-		serve + " --redis redis://" + closed: "no Redis answers at redis://" + closed,
 		"serve --redis embedded:0 --rules " + rules + " --http " + closed + " --grpc " + closed: "expected another " +
 			"address than that of --http",
-		"append --redis redis://" + closed: "redis://" + closed,
-		"check k --http " + closed:         "--http",
-		"bench --target http://" + closed:  "the first call: ",
 	} {
 		if text := expect(t, line, failure, says); strings.Contains(text, "PRIVATE KEY") {
 			t.Errorf("%s: %s", line, text)

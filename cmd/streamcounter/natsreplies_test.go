@@ -1,8 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -30,54 +30,19 @@ func TestNoNATSUserWritesByReply(t *testing.T) {
 		_, err := relay.Publish(ctx, subject, []byte("ours"))
 		testkit.Must(t, err)
 	}
-	consumer := func(stream string, c map[string]any) []byte {
-		b, err := json.Marshal(map[string]any{"stream_name": stream, "config": c})
-		testkit.Must(t, err)
-		return b
-	}
-	push := func(to string) map[string]any {
-		return map[string]any{"deliver_subject": to, "deliver_policy": "all", "ack_policy": "none"}
-	}
-	pull := map[string]any{"deliver_policy": "all", "ack_policy": "none", "name": "x"}
-	durable := func(c map[string]any) map[string]any {
-		c["durable_name"] = "pager"
-		return c
-	}
-	for _, x := range []struct {
-		user, subject string
-		body          []byte
-	}{
-		{"doctor", "$JS.API.INFO", nil},
-		{"doctor", "$JS.API.STREAM.INFO.SC_THROTTLE", nil},
-		{"doctor", "$JS.API.STREAM.INFO.SC_ALERTS", nil},
-		{"subscriber", "$JS.API.CONSUMER.CREATE.SC_THROTTLE.x", consumer("SC_THROTTLE", pull)},
-		{"subscriber", "$JS.API.CONSUMER.MSG.NEXT.SC_THROTTLE.x", []byte("1")},
-		{"subscriber", "$JS.API.CONSUMER.DELETE.SC_THROTTLE.y", nil},
-		{"subscriber", "$JS.API.CONSUMER.CREATE.SC_THROTTLE.p1", consumer("SC_THROTTLE", push(decision))},
-		{"subscriber", "$JS.API.CONSUMER.CREATE.SC_THROTTLE.p2", consumer("SC_THROTTLE", push(alert))},
-		{"watch", "$JS.API.CONSUMER.CREATE.SC_ALERTS.p3", consumer("SC_ALERTS", push(decision))},
-		{"watch", "$JS.API.CONSUMER.CREATE.SC_THROTTLE.p4", consumer("SC_THROTTLE", push(alert))},
-		{"alerts", "$JS.API.CONSUMER.CREATE.SC_ALERTS.pager", consumer("SC_ALERTS", durable(push(decision)))},
-		{"alerts", "$JS.API.CONSUMER.CREATE.SC_ALERTS.pager", consumer("SC_ALERTS", durable(push(alert)))},
-		{"alerts", "$JS.API.CONSUMER.INFO.SC_ALERTS.pager", nil},
-		{"alerts", "$JS.API.CONSUMER.MSG.NEXT.SC_ALERTS.pager", []byte("1")},
-		{"alerts", "$JS.ACK.SC_ALERTS.pager.1.1.1.1.1", []byte("+NXT")},
-		{"alerts", "$JS.ACK._.E6gZ0SLe.SC_ALERTS.pager.1.1.1.1.1.0", []byte("+NXT")},
-		{"sinks", "$JS.API.CONSUMER.CREATE.SC_ALERTS.p5", consumer("SC_ALERTS", push(decision))},
-		{"sinks", "$JS.API.CONSUMER.CREATE.SC_ALERTS.p6", consumer("SC_ALERTS", push(alert))},
-		{"sinks", "$JS.API.CONSUMER.INFO.SC_ALERTS.p5", nil},
-		{"sinks", "$JS.ACK.SC_ALERTS.p5.1.1.1.1.1", []byte("+NXT")},
-		{"sinks", "$JS.ACK._.E6gZ0SLe.SC_ALERTS.p5.1.1.1.1.1.0", []byte("+NXT")},
-		{"sinks", "$JS.API.STREAM.INFO.SC_SINKS", nil},
-	} {
-		nc, _ := natsAs(t, server, x.user)
+	requests, err := os.ReadFile("testdata/requests.nats") // USER SUBJECT BODY
+	testkit.Must(t, err)
+	for line := range strings.Lines(string(requests)) {
+		user, request, _ := strings.Cut(strings.TrimSpace(line), " ")
+		subject, body, _ := strings.Cut(request, " ")
+		nc, _ := natsAs(t, server, user)
 		for _, reply := range []string{decision, alert} {
-			testkit.Must(t, nc.PublishMsg(&nats.Msg{Subject: x.subject, Reply: reply, Data: x.body}))
+			testkit.Must(t, nc.PublishMsg(&nats.Msg{Subject: subject, Reply: reply, Data: []byte(body)}))
 		}
 		// JetStream answers the requests of one connection in order: earlier requests are done.
 		testkit.Must(t, nc.Flush())
-		if _, err := nc.Request(x.subject, x.body, 500*time.Millisecond); err != nil {
-			t.Logf("%s %s: %v", x.user, x.subject, err)
+		if _, err := nc.Request(subject, []byte(body), 500*time.Millisecond); err != nil {
+			t.Logf("%s %s: %v", user, subject, err)
 		}
 	}
 	for _, stream := range []string{"SC_THROTTLE", "SC_ALERTS"} {

@@ -66,14 +66,12 @@ func (o *operated) startServe(i int) {
 	o.serve[i].until("ready")
 }
 
-// status returns the status with which a serve answers a check.
 func (o *operated) status(i int, key string) int {
 	o.t.Helper()
 	code, _ := request(o.t, "GET", "http://"+o.at[i]+"/v1/check?key="+key, "")
 	return code
 }
 
-// keys runs a command of an operator.
 func (o *operated) keys(i int, line string) {
 	o.t.Helper()
 	expect(o.t, "keys "+line+" --http "+o.at[i], 0)
@@ -84,10 +82,22 @@ func (o *operated) eventually(what string, holds func() bool) {
 	streamtest.Eventually(o.t, what, func() (bool, string) { return holds(), "it is not so" })
 }
 
-// story blocks a key on the command line: guards and every server apply the block, also after restarts, until it is
-// removed.
-func (o *operated) story() {
-	t := o.t
+// Guards and every server apply a block, also after restarts, until it is removed. On one server it works in the same
+// way; there the tests of internal/counters and consumers cover the parts with the users of deploy/.
+func TestABlockReachesGuardsAndServersOnACluster(t *testing.T) {
+	t.Parallel()
+	c := streamtest.Cluster(t)
+	// One node is named, and the client finds the others.
+	if code, _, said := runProgram(t, "", "functions", "load", "--redis", "redis://"+c.Addrs()[0]); code != 0 {
+		t.Errorf("exit code %d, %s", code, said)
+	}
+	c.Each(func(addr string, node *redis.Client) {
+		list, err := node.FunctionList(t.Context(), redis.FunctionListQuery{}).Result()
+		if err != nil || len(list) != 1 {
+			t.Errorf("%s: %v, %v", addr, list, err)
+		}
+	})
+	o := operate(t, c.URL())
 	o.keys(0, "block user:1 --for 1h --reason abuse")
 	o.eventually("the guard has the block", func() bool { return o.guard.Throttled("user:1") })
 	o.eventually("the other server has the block", func() bool { return o.status(1, "user:1") == 429 })
@@ -106,25 +116,6 @@ func (o *operated) story() {
 	o.keys(1, "clear user:1 --reason settled")
 	o.eventually("the guard lets the key go", func() bool { return !o.guard.Throttled("user:1") })
 	o.eventually("the other server lets the key go", func() bool { return o.status(0, "user:1") == 200 })
-}
-
-// On one server it works in the same way; there the tests of internal/counters and consumers cover the parts with the
-// users of deploy/.
-func TestABlockReachesGuardsAndServersOnACluster(t *testing.T) {
-	t.Parallel()
-	c := streamtest.Cluster(t)
-	// One node is named, and the client finds the others.
-	if code, _, said := runProgram(t, "", "functions", "load", "--redis", "redis://"+c.Addrs()[0]); code != 0 {
-		t.Errorf("exit code %d, %s", code, said)
-	}
-	c.Each(func(addr string, node *redis.Client) {
-		list, err := node.FunctionList(t.Context(), redis.FunctionListQuery{}).Result()
-		if err != nil || len(list) != 1 {
-			t.Errorf("%s: %v, %v", addr, list, err)
-		}
-	})
-	o := operate(t, c.URL())
-	o.story()
 
 	// A replica takes over: its overrides are in force, in running processes and in those that start after that.
 	o.keys(0, "block user:7 --reason abuse")

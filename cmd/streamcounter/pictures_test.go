@@ -2,9 +2,7 @@ package main
 
 import (
 	"bytes"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -37,9 +35,13 @@ func TestPictures(t *testing.T) {
 	b.do(chromedp.EmulateViewport(1200, 690), chromedp.Navigate(b.base+"/#/key/"+pictureKey))
 	b.see("h1", "admitted")
 
-	in, lines := d.appendLog(), bytes.SplitAfter(text, []byte("\n"))
+	in, write, err := os.Pipe()
+	testkit.Must(t, err)
+	defer write.Close()
+	startReading(t, in, "append", "--format", "clf", "--redis", d.redis)
+	lines := bytes.SplitAfter(text, []byte("\n"))
 	for second := range 60 {
-		_, err := in.Write(bytes.Join(lines[50*second:50*second+50], nil))
+		_, err := write.Write(bytes.Join(lines[50*second:50*second+50], nil))
 		testkit.Must(t, err)
 		<-time.After(time.Second) // the pace of the traffic, nothing waits for it
 	}
@@ -54,19 +56,4 @@ func TestPictures(t *testing.T) {
 			t.Errorf("the %s picture has %d bytes", scheme, len(png))
 		}
 	}
-}
-
-// appendLog starts an append of lines of a web server's log, which the caller writes.
-func (d *devServer) appendLog() io.Writer {
-	d.t.Helper()
-	cmd := exec.Command(os.Args[0], "append", "--format", "clf", "--redis", d.redis)
-	cmd.Env = programEnv()
-	in, err := cmd.StdinPipe()
-	testkit.Must(d.t, err)
-	testkit.Must(d.t, cmd.Start())
-	d.t.Cleanup(func() {
-		_ = in.Close()
-		_ = cmd.Wait()
-	})
-	return in
 }

@@ -41,7 +41,6 @@ func TestMain(m *testing.M) {
 	streamtest.Main(m)
 }
 
-// process is the program, run by a test.
 type process struct {
 	testkit.Log
 	t    testing.TB
@@ -61,8 +60,15 @@ func programEnv() []string {
 // startProgram runs the program until the test ends.
 func startProgram(t testing.TB, args ...string) *process {
 	t.Helper()
+	return startReading(t, nil, args...)
+}
+
+// startReading is startProgram with an input.
+func startReading(t testing.TB, in io.Reader, args ...string) *process {
+	t.Helper()
 	p := &process{t: t, done: make(chan struct{})}
 	p.cmd = exec.Command(os.Args[0], args...)
+	p.cmd.Stdin = in
 	p.cmd.Env = programEnv()
 	p.cmd.Stdout, p.cmd.Stderr = p, p
 	testkit.Must(t, p.cmd.Start())
@@ -80,7 +86,6 @@ func startProgram(t testing.TB, args ...string) *process {
 	return p
 }
 
-// until waits for a text in the output.
 func (p *process) until(text string) {
 	p.t.Helper()
 	streamtest.Eventually(p.t, fmt.Sprintf("it says %q", text), func() (bool, string) {
@@ -158,11 +163,16 @@ func runProgram(t testing.TB, stdin string, args ...string) (code int, stdout, s
 
 func runWithin(ctx context.Context, stdin string, args ...string) (code int, stdout, stderr string) {
 	var out, errs testkit.Log
+	code = runOn(ctx, strings.NewReader(stdin), &out, &errs, args...)
+	return code, out.String(), errs.String()
+}
+
+func runOn(ctx context.Context, in io.Reader, out, errs io.Writer, args ...string) (code int) {
 	root := newRoot()
-	root.SetIn(strings.NewReader(stdin))
-	root.SetOut(&out)
-	root.SetErr(&errs)
-	return run(ctx, root, args), out.String(), errs.String()
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(errs)
+	return run(ctx, root, args)
 }
 
 // failure is any exit code but 0.
@@ -184,7 +194,6 @@ func expect(t testing.TB, line string, code int, says ...string) string {
 	return out + errs
 }
 
-// devRules returns a file of devRulesText.
 func devRules(t testing.TB) string {
 	t.Helper()
 	return testkit.WriteFile(t, "rules.yml", devRulesText)
@@ -221,7 +230,6 @@ func call(t testing.TB, c *http.Client, method, url, body string, headers ...str
 	return resp, string(text)
 }
 
-// request sends JSON.
 func request(t testing.TB, method, url, body string) (code int, answer string) {
 	t.Helper()
 	resp, text := call(t, http.DefaultClient, method, url, body, "Content-Type: application/json")
@@ -255,7 +263,6 @@ func withHangUp(t testing.TB) {
 	t.Cleanup(func() { signal.Stop(c) })
 }
 
-// keysOf returns the names of a prefix's keys.
 func keysOf(t testing.TB, prefix string) *stream.Keys {
 	t.Helper()
 	k, err := stream.NewKeys(prefix, stream.DefaultPartitions)
@@ -283,22 +290,17 @@ func TestHangUp(t *testing.T) {
 	}
 
 	url, prefix := streamtest.Redis(t), streamtest.Prefix(t)
-	var said testkit.Log
-	cmd := exec.Command(os.Args[0], "append", "--redis", url, "--prefix", prefix)
-	cmd.Env, cmd.Stderr = programEnv(), &said
-	in, err := cmd.StdinPipe()
+	in, write, err := os.Pipe()
 	testkit.Must(t, err)
-	testkit.Must(t, cmd.Start())
-	_, err = io.WriteString(in, "user:1\n")
+	defer write.Close()
+	p := startReading(t, in, "append", "--redis", url, "--prefix", prefix)
+	_, err = io.WriteString(write, "user:1\n")
 	testkit.Must(t, err)
 	streamtest.Eventually(t, "the event is appended", func() (bool, string) {
 		n := streamtest.Connect(t, url).Exists(t.Context(), prefix+":{"+partitionOf(t, "user:1")+"}:events").Val()
 		return n == 1, fmt.Sprint(n)
 	})
-	testkit.Must(t, cmd.Process.Signal(hangUp))
-	defer time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() }).Stop()
-	_ = cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != 130 || !strings.Contains(said.String(), "appended 1 events") {
-		t.Errorf("append: exit code %d, %s", code, said.String())
+	if code := p.endsOn(hangUp); code != 130 || !strings.Contains(p.text(), "appended 1 events") {
+		t.Errorf("append: exit code %d, %s", code, p.text())
 	}
 }

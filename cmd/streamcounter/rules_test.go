@@ -22,22 +22,6 @@ func TestRulesCheckKeys(t *testing.T) {
 	}
 }
 
-// A rules file can come from standard input.
-func TestRulesFromStandardInput(t *testing.T) {
-	file := devRules(t)
-	for line, want := range map[string]string{"rules check -": "api", "rules diff - " + file: "the rules are the same",
-		"rules diff " + file + " -": "the rules are the same"} {
-		if code, out, errs := runProgram(t, devRulesText, strings.Fields(line)...); code != 0 ||
-			!strings.Contains(out, want) {
-			t.Errorf("%s: exit code %d, want 0 and %q\n%s%s", line, code, want, out, errs)
-		}
-	}
-	if code, _, errs := runProgram(t, "rules: 5", "rules", "check", "-"); code != 1 ||
-		!strings.Contains(errs, "stdin:1:") {
-		t.Errorf("exit code %d, %s", code, errs)
-	}
-}
-
 // docs/rules.md shows the output of the commands for the files that it shows.
 func TestRulesAreDocumentedInWords(t *testing.T) {
 	text, err := os.ReadFile("../../docs/rules.md")

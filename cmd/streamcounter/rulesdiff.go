@@ -9,7 +9,6 @@ import (
 	"github.com/streamcounter/streamcounter/internal/wording"
 )
 
-// exitDiffer is the exit code of rules diff if the rules differ.
 const exitDiffer = 1
 
 func newRulesDiff() *cobra.Command {

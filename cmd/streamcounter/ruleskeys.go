@@ -15,7 +15,6 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// maxExamples is how many keys of each rule are shown.
 const maxExamples = 3
 
 // ruleKeys are the keys of one rule, in the order of the list.

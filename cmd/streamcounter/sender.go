@@ -36,7 +36,6 @@ const (
 	stateLost                // events are not stored, or perhaps not
 )
 
-// flushed is the producer's OnFlush.
 func (s *sender) flushed(out stream.Outcome) {
 	s.report(out)
 	for wait := firstWait; s.waits(out) && pause.For(s.again, wait); wait = longer(wait) {

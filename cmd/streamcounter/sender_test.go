@@ -24,15 +24,12 @@ type appending struct {
 func startAppend(t *testing.T, ctx context.Context, addr string, connected func()) *appending {
 	in, write := io.Pipe()
 	a := &appending{WriteCloser: write, code: make(chan int, 1)}
-	root := newRoot()
-	root.SetIn(&onFirstRead{in, connected})
-	root.SetOut(&a.out)
-	root.SetErr(&a.errs)
-	go func() { a.code <- run(ctx, root, []string{"append", "--json", "--redis", "redis://" + addr}) }()
+	go func() {
+		a.code <- runOn(ctx, &onFirstRead{in, connected}, &a.out, &a.errs, "append", "--json", "--redis", "redis://"+addr)
+	}()
 	return a
 }
 
-// lines writes n lines of some keys.
 func (a *appending) lines(t *testing.T, n int) {
 	for i := range n {
 		_, err := fmt.Fprintf(a, "user:%d\n", i%7)

@@ -55,7 +55,6 @@ func runNode(cmd *cobra.Command, c *settings.Config, r node.Role) error {
 	return node.Run(cmd.Context(), nodeConfig(cmd, c), r)
 }
 
-// nodeConfig returns what a process gets from its command.
 func nodeConfig(cmd *cobra.Command, c *settings.Config) node.Config {
 	b := thisBuild()
 	return node.Config{Command: cmd.Name(), Build: node.Build{Version: b.Version, Commit: b.Commit, Go: b.Go},

@@ -92,7 +92,6 @@ Alertmanager resolves it after resolve_after.`,
 	return cmd
 }
 
-// sinksOf reads the file of sinks.
 func sinksOf(c *settings.Config) ([]*sinks.Sink, error) {
 	path, err := c.SinksFile()
 	if err != nil {

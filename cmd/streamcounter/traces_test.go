@@ -164,44 +164,21 @@ func (x *traced) followTheConventions(t *testing.T) {
 	rdb := streamtest.Connect(t, x.redis)
 	const broken = key + "/broken"
 	testkit.Must(t, rdb.Set(t.Context(), "sc:{"+partitionOf(t, broken)+"}:log:"+broken, "not a log", 0).Err())
-	const server, direct = "http.request.method=", "client.address=127.0.0.1"
-	events := "sc:{" + partitionOf(t, key) + "}:events"
-	const appends = "XADD sc:{partition}:events"
-	const publish = "publish sc.throttle.all.{key}"
-	for i, c := range []struct{ method, path, body, span, attributes string }{
-		{"POST", "/v1/check", `{"checks": [{"key": "` + key + `"}, {"key": "a"}]}`, "POST /v1/check",
-			server + "POST http.route=/v1/check url.path=/v1/check http.response.status_code=200 " + direct},
-		{"POST", "/v1/check", `{"checks": [{"key": "` + key + `"}, {"key": "a"}]}`, "FCALL check",
-			"db.system.name=redis db.operation.name=FCALL db.stored_procedure.name=check db.operation.batch.size=2"},
-		{"GET", "/v1/check?key=" + key, "", "FCALL check", "db.operation.batch.size="},
-		{"GET", "/v1/check?key=" + broken, "", "FCALL check", "db.system.name=redis"},
-		{"GET", "/v1/check?extractor=by-address", "", "GET /v1/check", "client.address=198.51.100.7"},
-		{"GET", "/v1/keys/" + key, "", "GET /v1/keys/{key}",
-			"http.route=/v1/keys/{key} url.path=/v1/keys/{key} " + direct},
-		{"DELETE", "/v1/keys/" + key, "", "DELETE /v1/keys/{key}", server + "DELETE"},
-		{"GET", "/v1/history/" + key, "", "GET /v1/history/{key}", server + "GET"},
-		{"PUT", "/v1/overrides/" + key, "{}", "PUT /v1/overrides/{key}", "http.response.status_code=400"},
-		{"GET", "/v1/nothing/" + key, "", "GET", "http.route= url.path=REDACTED http.response.status_code=404"},
-		{"SPEND", "/v1/keys/" + key, "", "HTTP /v1/keys/{key}", server + "_OTHER"},
-		{"POST", "/v1/events", `[{"key": "` + key + `", "count": 3}, {"key": "b"}]`, appends,
-			"messaging.system=redis messaging.operation.name=XADD messaging.operation.type=send " +
-				"messaging.destination.template=sc:{partition}:events messaging.batch.message_count=2"},
-		{"POST", "/v1/events", `{"key": "` + key + `"}`, "process " + events,
-			"messaging.system=redis messaging.operation.name=process messaging.operation.type=process " +
-				"messaging.destination.name=" + events + " messaging.destination.partition.id=" + partitionOf(t, key) +
-				" messaging.consumer.group.name=workers"},
-		{"POST", "/v1/events", `{"key": "` + key + `", "count": 9}`, publish,
-			"messaging.system=nats messaging.operation.name=publish messaging.operation.type=send " +
-				"messaging.destination.name=SC_THROTTLE messaging.destination.template=sc.throttle.all.{key} " +
-				"messaging.message.id="},
-	} {
+	text, err := os.ReadFile("testdata/spans") // requests, and below each a span of its trace with attributes
+	testkit.Must(t, err)
+	named := strings.NewReplacer("KEY", key, "PARTITION", partitionOf(t, key)).Replace(string(text))
+	for i, block := range strings.Split(named, "\n\n") {
+		request, rest, _ := strings.Cut(block, "\n")
+		name, attributes, _ := strings.Cut(rest, "\n")
+		method, target, _ := strings.Cut(request, " ")
+		path, body, _ := strings.Cut(target, " ")
 		trace := fmt.Sprintf("%032x", i+1) // each in a separate trace
-		x.ask(t, trace, c.method, c.path, c.body)
-		have := attributesOf(x.collector.Span(trace, c.span))
-		for want := range strings.FieldsSeq(c.attributes) {
-			name, value, _ := strings.Cut(want, "=")
-			if have[name] != value { // empty: the attribute is missing
-				t.Errorf("%s %s: the span %q has %s=%q, want %q", c.method, c.path, c.span, name, have[name], value)
+		x.ask(t, trace, method, path, body)
+		have := attributesOf(x.collector.Span(trace, name))
+		for want := range strings.FieldsSeq(attributes) {
+			attribute, value, _ := strings.Cut(want, "=")
+			if have[attribute] != value { // empty: the attribute is missing
+				t.Errorf("%s: the span %q has %s=%q, want %q", request, name, attribute, have[attribute], value)
 			}
 		}
 	}

@@ -29,7 +29,6 @@ const (
 
 var rising = []Severity{OK, Note, Warning, Problem}
 
-// above reports whether s is worse than other.
 func (s Severity) above(other Severity) bool {
 	return slices.Index(rising, s) > slices.Index(rising, other)
 }
@@ -123,23 +122,26 @@ func (r Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// noAnswer reports whether an error is not an answer of Redis.
 func noAnswer(err error) bool {
-	var answered redis.Error
-	return err != nil && !errors.As(err, &answered)
+	_, answered := errors.AsType[redis.Error](err)
+	return err != nil && !answered
 }
+
+// unknownCommand begins the answer of a Redis that does not have a command, after the ERR that go-redis leaves out.
+const unknownCommand = "unknown command"
 
 // unseen returns the finding for something that could not be read. It is a note if the server refuses it, or does not
 // have the command, like the embedded server. It is a warning if the server should have answered and did not.
 func unseen(check string, err error, fix string) Finding {
-	var answered redis.Error
+	text := err.Error()
+	if answered, ok := errors.AsType[redis.Error](err); ok {
+		text = answered.Error()
+	}
 	switch {
-	case !errors.As(err, &answered):
-		return found(check, "not checked: "+err.Error()).as(Warning, "", "")
-	case strings.HasPrefix(answered.Error(), "NOPERM "):
+	case errors.Is(err, errRefused), redis.HasErrorPrefix(err, "NOPERM"):
 		return found(check, "not checked: this user lacks the right").as(Note, "", fix)
-	case strings.HasPrefix(answered.Error(), "ERR unknown command"):
+	case redis.HasErrorPrefix(err, unknownCommand):
 		return found(check, "not checked: this Redis does not support the command").as(Note, "", "")
 	}
-	return found(check, "not checked: "+answered.Error()).as(Warning, "", "")
+	return found(check, "not checked: "+text).as(Warning, "", "")
 }

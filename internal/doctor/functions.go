@@ -13,7 +13,6 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// readFunctions reads which libraries of ours the server holds.
 func (s *server) readFunctions(ctx context.Context) {
 	ours := redis.FunctionListQuery{LibraryNamePattern: lua.LibraryPrefix + "*"}
 	list, err := s.client.FunctionList(ctx, ours).Result()
@@ -23,7 +22,6 @@ func (s *server) readFunctions(ctx context.Context) {
 	}
 }
 
-// loaded reports whether each server holds the library of this version.
 func loaded(servers []*server) bool {
 	return !slices.ContainsFunc(servers, func(s *server) bool {
 		return !slices.Contains(s.libraries, lua.Library().Name)
@@ -33,7 +31,7 @@ func loaded(servers []*server) bool {
 // functions reports how a server is called, and which libraries of other versions it holds.
 func functions(s *server) Finding {
 	const check = "redis.functions"
-	if redis.HasErrorPrefix(s.functionsErr, "ERR unknown command") {
+	if redis.HasErrorPrefix(s.functionsErr, unknownCommand) {
 		return found(check, "the server knows no functions: it is called by EVALSHA").as(Note,
 			"a function costs Redis less CPU than a script", "")
 	}
@@ -79,7 +77,7 @@ func Prune(ctx context.Context, c redis.UniversalClient, keys *stream.Keys) (del
 	}
 	for _, s := range servers {
 		s.readFunctions(ctx)
-		if redis.HasErrorPrefix(s.functionsErr, "ERR unknown command") {
+		if redis.HasErrorPrefix(s.functionsErr, unknownCommand) {
 			continue // the server has no functions
 		}
 		if s.functionsErr != nil {

@@ -99,13 +99,6 @@ func (n *natsLook) ask(ctx context.Context, do func(context.Context) error) erro
 	return err
 }
 
-func (n *natsLook) unseen(check string, err error, subject string) Finding {
-	if errors.Is(err, errRefused) {
-		return found(check, "not checked: this user lacks the right").as(Note, "", "let it publish "+subject)
-	}
-	return found(check, "not checked: "+err.Error()).as(Warning, "", "")
-}
-
 func natsVersion(have string) Finding {
 	const check = "nats.version"
 	if older(have, alerts.OldestServer) {
@@ -130,7 +123,7 @@ func (n *natsLook) account(ctx context.Context) (all []Finding, ok bool) {
 			"decisions and alerts have nowhere to go: they wait in the outbox",
 			"jetstream { store_dir: ... } in the server's configuration (deploy/nats.conf)")}, false
 	case err != nil:
-		return []Finding{n.unseen(check, err, "$JS.API.INFO")}, true
+		return []Finding{unseen(check, err, "let it publish $JS.API.INFO")}, true
 	}
 	// The throttle stream is on disk, so memory is only shown, without a severity.
 	used, most := info.Store, info.Limits.MaxStore
@@ -174,7 +167,7 @@ func (n *natsLook) stream(ctx context.Context, want jetstream.StreamConfig) (all
 		return []Finding{found(check, "does not exist yet").as(Note,
 			"the first `work` that reaches NATS makes it", "")}, 0
 	case err != nil:
-		return []Finding{n.unseen(check, err, "$JS.API.STREAM.INFO."+want.Name)}, 0
+		return []Finding{unseen(check, err, "let it publish $JS.API.STREAM.INFO."+want.Name)}, 0
 	}
 	info := s.CachedInfo()
 	for _, d := range alerts.Differences(want, info.Config) {

@@ -114,7 +114,6 @@ func answering(servers []*server) redis.UniversalClient {
 	return servers[max(at, 0)].client
 }
 
-// silent reports the servers that did not answer.
 func silent(servers []*server) (all []Finding) {
 	for _, s := range servers {
 		if noAnswer(s.infoErr) {
@@ -220,7 +219,6 @@ func tells(servers []*server, look func(*server) Finding) []Finding {
 	return []Finding{worst}
 }
 
-// size formats a number of bytes.
 func size(n int64) string {
 	f, unit := float64(n), "B"
 	for _, next := range []string{"KB", "MB", "GB", "TB"} {

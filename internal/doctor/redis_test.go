@@ -96,6 +96,15 @@ func TestEmbedded(t *testing.T) {
 	golden(t, "embedded", look(t, c))
 }
 
+// A server without functions runs scripts: this is told, and there is nothing to prune.
+func TestNoFunctions(t *testing.T) {
+	c := streamtest.Connect(t, "redis://"+streamtest.ScriptsRedis(t).Addr())
+	expect(t, look(t, c), "redis.functions", doctor.Note, "called by EVALSHA")
+	if deleted, err := doctor.Prune(t.Context(), c, keysOf(t, 16)); err != nil || len(deleted) > 0 {
+		t.Errorf("pruned %v, %v", deleted, err)
+	}
+}
+
 // Clocks that differ, seen from a machine whose clock the test sets.
 func TestClock(t *testing.T) {
 	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())

@@ -129,7 +129,6 @@ func persistence(s *server) Finding {
 	return f.as(Warning, "a restart after a crash forgets all events and counts since the last snapshot", turnOn)
 }
 
-// number reads a setting.
 func (s *server) number(name string) (n int, known bool) {
 	n, err := strconv.Atoi(s.config[name])
 	return n, err == nil

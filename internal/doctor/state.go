@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -223,7 +224,7 @@ func metaOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (f Fin
 // rulesOf reports whether all running processes have the same rules.
 func rulesOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys) Finding {
 	f := Finding{Check: "state.rules", Severity: OK}
-	list, err := processes.List(ctx, c, k)
+	list, now, err := processes.List(ctx, c, k)
 	if err != nil {
 		return unseen(f.Check, err, "ACL SETUSER <user> ~"+k.Prefix+":* +time +hgetall")
 	}
@@ -236,10 +237,8 @@ func rulesOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys) Findi
 		f.Found = "all processes have the same: " + processes.Words(groups)
 		return f
 	}
-	newest := list[0].For
-	for _, p := range list {
-		newest = min(newest, p.For)
-	}
+	since := slices.MaxFunc(list, func(a, b processes.Process) int { return cmp.Compare(a.SinceMs, b.SinceMs) }).SinceMs
+	newest := time.Duration(max(0, now-since)) * time.Millisecond
 	f.Severity, f.Found = Warning, english.Plural(len(groups), "different set")+" in use, "+processes.Words(groups)
 	f.Why = "processes with different rules publish decisions that contradict each other"
 	f.Fix = "give all processes the same rules file; each says the fingerprint of its rules in its log line `ready`"

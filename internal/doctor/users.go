@@ -24,7 +24,7 @@ var replayed = []string{"set", "del", "unlink", "hset", "hincrby", "hdel", "zadd
 // M the meta hash, because producers may touch no other keys.
 var samples = []string{
 	"ping", "info", "time", "scan 0", "fcall f 1 E", "fcall_ro f 1 E", "function load E", "function list",
-	"eval return 1 E", "evalsha 0 1 E", "exists E", "get E", "getrange E 0 1",
+	"eval 0 1 E", "evalsha 0 1 E", "exists E", "get E", "getrange E 0 1",
 	"set E v", "setrange E 0 v", "del E",
 	"unlink E",
 	"hget M f", "hgetall M", "hset M f v", "hincrby M f 1", "hsetnx M f v", "hdel M f", "hlen M", "hscan M 0",
@@ -71,9 +71,6 @@ func sampleOf(command string, k *stream.Keys) []any {
 				w = k.Meta()
 			}
 			args = append(args, w)
-		}
-		if words[0] == "eval" {
-			args = []any{"eval", "return 1", "1", k.Events(0)}
 		}
 		return args
 	}

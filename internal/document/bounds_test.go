@@ -8,7 +8,6 @@ import (
 	"github.com/streamcounter/streamcounter/internal/document"
 )
 
-// parse reads a file with any content.
 func parse(text string) error {
 	_, err := document.Read("f.yml", []byte(text), "something", func(*document.Document) document.Setter {
 		return func(*document.Node, string) error { return nil }
@@ -19,7 +18,6 @@ func parse(text string) error {
 // large is an eighth of the largest size of a file.
 const large = document.MaxBytes / 8
 
-// full repeats a piece up to large.
 func full(head, piece string) string {
 	return head + strings.Repeat(piece, (large-len(head))/len(piece))
 }

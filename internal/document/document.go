@@ -268,7 +268,6 @@ func (d *Document) enter(n *Node) (*Node, error) {
 
 func (d *Document) leave() { d.depth-- }
 
-// syntax converts an error of the parser.
 func (d *Document) syntax(err error) error {
 	var e *yaml.LoadError
 	if !errors.As(err, &e) {

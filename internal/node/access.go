@@ -6,7 +6,6 @@ import (
 	"maps"
 	"os"
 	"os/signal"
-	"sync"
 	"syscall"
 	"time"
 
@@ -26,7 +25,6 @@ type fresh interface {
 	Run(ctx context.Context)
 }
 
-// openAccess reads the tokens and certificates.
 func (n *node) openAccess(context.Context) (err error) {
 	if path := n.config.Access.Tokens; path != "" {
 		if n.tokens, err = access.NewTokens(path, n.registry, n.log); err != nil {
@@ -52,7 +50,7 @@ func (n *node) guarded() bool { return n.tokens != nil || n.config.Access.Client
 
 // followFiles reloads tokens, certificates, extractors and sinks when their files
 // change, and on SIGHUP. It logs again and again what is refused of them and of the rules.
-func (n *node) followFiles(ctx context.Context, running *sync.WaitGroup) {
+func (n *node) followFiles() {
 	reloads := promauto.With(n.registry).NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_file_reloads_total",
 		Help: "Attempts to reload a file, by what it has (tokens, certificates, extractors, sinks) and outcome."},
 		[]string{"file", "outcome"})
@@ -70,13 +68,13 @@ func (n *node) followFiles(ctx context.Context, running *sync.WaitGroup) {
 				isRefused.Set(0)
 			}
 		})
-		follow(ctx, running, f)
+		n.follow(f)
 	}
 	followed := maps.Clone(n.fresh)
 	if n.rules != nil { // sinks have none
 		followed["rules"] = n.rules
 	}
-	running.Go(func() { repeatRefusals(ctx, n.log, followed) })
+	n.beside = append(n.beside, func(ctx context.Context) { repeatRefusals(ctx, n.log, followed) })
 }
 
 // repeatEvery is how often a refusal is logged again, as long as it lasts.
@@ -93,13 +91,11 @@ func repeatRefusals(ctx context.Context, log *slog.Logger, all map[string]fresh)
 	}
 }
 
-// follow reloads f when its files change and on SIGHUP, until ctx ends. f logs a version that it cannot use, and
-// keeps the one before.
-func follow(ctx context.Context, running *sync.WaitGroup, f fresh) {
-	running.Go(func() { f.Run(ctx) })
+// follow reloads f when its files change and on SIGHUP. f logs a version that it cannot use, and keeps the one before.
+func (n *node) follow(f fresh) {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
-	running.Go(func() {
+	n.beside = append(n.beside, f.Run, func(ctx context.Context) {
 		defer signal.Stop(hup)
 		for {
 			select {

@@ -34,7 +34,10 @@ func TestARefusalIsRepeated(t *testing.T) {
 		var running sync.WaitGroup
 		n := &node{log: slog.New(slog.NewTextHandler(&text, nil)), registry: prometheus.NewRegistry(),
 			fresh: map[string]fresh{"limits": pushedFresh{rules}}}
-		n.followFiles(ctx, &running)
+		n.followFiles()
+		for _, do := range n.beside {
+			running.Go(func() { do(ctx) })
+		}
 		want := func(n int) {
 			t.Helper()
 			time.Sleep(3*repeatEvery + time.Second)

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 
+	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/check/envoy"
@@ -12,7 +13,6 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// openChecks creates the service that answers checks and accepts events.
 func (n *node) openChecks(context.Context) error {
 	log, err := stream.NewLog(n.redis, n.keys, n.config.Stream.Retention)
 	if err != nil {
@@ -25,9 +25,12 @@ func (n *node) openChecks(context.Context) error {
 		}
 		n.fresh["extractors"] = extractors
 	}
-	transitions, err := n.openHistory()
-	if err != nil {
-		return err
+	var transitions check.Transitions // nil without NATS
+	if n.nc != nil {
+		if n.history, err = alerts.NewHistory(n.nc, n.keys.Prefix); err != nil {
+			return err
+		}
+		transitions = n.history
 	}
 	n.service, err = check.NewService(check.Config{
 		Activity: n.activity, Transitions: transitions,

@@ -27,8 +27,6 @@ import (
 type grpcServer struct {
 	*grpc.Server
 	health *health.Server
-	// stopping is closed when Shutdown is near.
-	stopping chan struct{}
 }
 
 // Bounds on what a caller without a token can use; docs/security.md says what it costs.
@@ -95,14 +93,19 @@ func newGRPCServer(n *node) server {
 	if n.tls != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(n.tls)))
 	}
-	s := grpcServer{Server: grpc.NewServer(options...), health: health.NewServer(), stopping: make(chan struct{})}
-	n.atStop(func() { close(s.stopping) })
+	s := grpcServer{Server: grpc.NewServer(options...), health: health.NewServer()}
 	rlsv3.RegisterRateLimitServiceServer(s, n.limiter)
 	healthv1.RegisterHealthServer(s, s.health)
 	reflection.Register(s)
 	s.serving(n.noLimits() == nil)
 	if x, ok := n.rules.(*xdsRules); ok {
-		go s.serveFrom(x.Arrived())
+		n.beside = append(n.beside, func(ctx context.Context) {
+			select {
+			case <-x.Arrived():
+				s.serving(true) // has no effect once Shutdown has begun
+			case <-ctx.Done():
+			}
+		})
 	}
 	return s
 }
@@ -118,15 +121,6 @@ func (s grpcServer) serving(on bool) {
 	}
 	for _, name := range []string{rlsv3.RateLimitService_ServiceDesc.ServiceName, ratelimitService} {
 		s.health.SetServingStatus(name, is)
-	}
-}
-
-// serveFrom reports the service as serving when the first limits have come.
-func (s grpcServer) serveFrom(arrived <-chan struct{}) {
-	select {
-	case <-arrived:
-		s.serving(true) // has no effect once Shutdown has begun
-	case <-s.stopping:
 	}
 }
 

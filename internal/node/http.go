@@ -35,7 +35,6 @@ func newHTTPServer(n *node) server {
 	return httpServerOf(n, httpapi.NewRouter(n.tokens, routes...), n.tls)
 }
 
-// newHealthServer serves /healthz and /readyz.
 func newHealthServer(n *node) server {
 	return httpServerOf(n, httpapi.NewRouter(nil, httpapi.HealthRoutes(n.ready)...), nil)
 }

@@ -1,10 +1,8 @@
 package node
 
 import (
-	"context"
 	"log/slog"
 	"regexp"
-	"sync"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -55,16 +53,12 @@ func registeredMetrics(t *testing.T) map[string]string {
 	natsMetrics(n.registry, &natsconn.Status{})
 	n.redisMetrics()
 	n.announcer()
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	var running sync.WaitGroup
-	n.followRules(ctx, &running)
+	n.followRules(t.Context(), nil)
 	if _, err := access.NewTokens(testkit.WriteFile(t, "tokens.yml",
 		"tokens: [{name: a, token: a-token-0123456789, scopes: [read]}]"), n.registry, nil); err != nil {
 		t.Fatal(err)
 	}
-	n.followFiles(ctx, &running)
-	running.Wait()
+	n.followFiles()
 
 	descriptions := make(chan *prometheus.Desc)
 	go func() {

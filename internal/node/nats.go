@@ -44,16 +44,16 @@ func (n *node) openNATS(context.Context) error {
 
 // natsMetrics registers metrics that show whether NATS is connected. They do not wait for the connection.
 func natsMetrics(reg prometheus.Registerer, s *natsconn.Status) {
-	connectedGauge(reg, "nats", "1 while this process is connected to NATS, else 0.", s.Connected)
+	stateGauge(reg, "nats_connected", "1 while this process is connected to NATS, else 0.", s.Connected)
 	promauto.With(reg).NewCounterFunc(prometheus.CounterOpts{Name: "streamcounter_nats_disconnects_total",
 		Help: "How often the connection to NATS was lost."}, func() float64 { return float64(s.Disconnects()) })
 }
 
-// connectedGauge registers a gauge that shows whether a server is connected.
-func connectedGauge(reg prometheus.Registerer, server, help string, connected func() bool) {
-	promauto.With(reg).NewGaugeFunc(prometheus.GaugeOpts{Name: "streamcounter_" + server + "_connected", Help: help},
+// stateGauge registers a gauge that is 1 while something is so, else 0.
+func stateGauge(reg prometheus.Registerer, name, help string, is func() bool) {
+	promauto.With(reg).NewGaugeFunc(prometheus.GaugeOpts{Name: "streamcounter_" + name, Help: help},
 		func() float64 {
-			if connected() {
+			if is() {
 				return 1
 			}
 			return 0

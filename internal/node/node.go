@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"fmt"
@@ -12,11 +13,11 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/streamcounter/streamcounter/alerts"
-	"github.com/streamcounter/streamcounter/alerts/sinks"
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/check/envoy"
@@ -57,7 +58,6 @@ type node struct {
 	nc       *nats.Conn
 	nats     *natsconn.Status // of nc; nil without NATS
 	activity *activity.Recorder
-	sinks    *sinks.Group    // nil if there are none
 	history  *alerts.History // nil without NATS
 	feed     *page.Feed      // of the page at /; nil in work
 	service  *check.Service  // nil in work
@@ -74,6 +74,8 @@ type node struct {
 	closeRedis func()    // ends commands that wait for an answer; nil without Redis
 	stopBy     time.Time // set when it stops: the time by which everything must be over
 	undo       []func()
+	beside     []func(context.Context) // what runs from the start until the process is told to stop
+	work       []func(context.Context) // what runs beside the servers, until they stop; it needs NATS
 
 	natsClosed chan error // the NATS library has given up its connection; no known case leads to this
 }
@@ -91,13 +93,15 @@ func newNode(c Config, rules ruleSource, log *slog.Logger) *node {
 	}
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(
 		collectors.ProcessCollectorOpts{}))
-	c.Build.register(n.registry)
+	promauto.With(n.registry).NewGaugeVec(prometheus.GaugeOpts{Name: "streamcounter_build_info",
+		Help: "1, with the version, the commit and the version of Go that the process was built with."},
+		[]string{"version", "commit", "go_version"}).WithLabelValues(c.Build.Version, c.Build.Commit, c.Build.Go).Set(1)
 	return n
 }
 
 // needsNATS reports whether the process has work for which it needs NATS. serve has none: it answers checks without
 // NATS.
-func (n *node) needsNATS() bool { return n.pool != nil || n.sinks != nil }
+func (n *node) needsNATS() bool { return len(n.work) > 0 }
 
 func (n *node) atStop(f func()) { n.undo = append(n.undo, f) }
 
@@ -113,13 +117,4 @@ type Build struct {
 	Version string // of the program
 	Commit  string // empty if not known
 	Go      string // version
-}
-
-// register exposes the build on /metrics, as a gauge that is always 1. The commit is empty if it is not known.
-func (b Build) register(reg prometheus.Registerer) {
-	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "streamcounter_build_info",
-		Help: "1, with the version, the commit and the version of Go that the process was built with."},
-		[]string{"version", "commit", "go_version"})
-	info.WithLabelValues(b.Version, b.Commit, b.Go).Set(1)
-	reg.MustRegister(info)
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// openPage creates the feed of the page at /.
 func (n *node) openPage(context.Context) error {
 	c := page.Config{Version: n.build.Version, Prefix: n.keys.Prefix, Activity: n.gatherActivity,
 		Overview: n.api.OverviewInTurn, Partitions: n.partitions, Rules: n.pageRules, Health: n.pageHealth,
@@ -22,6 +21,7 @@ func (n *node) openPage(context.Context) error {
 		c.Follow = n.history.Follow
 	}
 	n.feed = page.NewFeed(c)
+	n.beside = append(n.beside, n.feed.Run)
 	return nil
 }
 

@@ -67,7 +67,7 @@ func (n *node) openRedis(ctx context.Context) error {
 // redisMetrics registers a gauge that shows whether Redis answers. Each scrape asks Redis. On a Cluster all masters
 // must answer, because on_error decides the keys of a master that is away; /readyz is content with one.
 func (n *node) redisMetrics() {
-	connectedGauge(n.registry, "redis", "1 while Redis answers this process, on a Cluster all masters, else 0.",
+	stateGauge(n.registry, "redis_connected", "1 while Redis answers this process, on a Cluster all masters, else 0.",
 		func() bool {
 			ctx, cancel := context.WithTimeout(context.Background(), pingTimeout)
 			defer cancel()
@@ -87,7 +87,7 @@ func (n *node) refuseOthers(ctx context.Context) error {
 	if !n.alone {
 		return nil
 	}
-	all, err := processes.List(ctx, n.redis, n.keys)
+	all, _, err := processes.List(ctx, n.redis, n.keys)
 	if err != nil {
 		return err
 	}

@@ -75,14 +75,8 @@ func (n *node) followRules(ctx context.Context, running *sync.WaitGroup) {
 	if n.noLimits() == nil { // the files were loaded at the start
 		n.envoyMetrics.Loaded(nil)
 	}
-	promauto.With(n.registry).NewGaugeFunc(prometheus.GaugeOpts{Name: "streamcounter_rules_refused",
-		Help: "1 while the newest rules or limits are refused, all or some of them."},
-		func() float64 {
-			if n.rules.Refused() != nil {
-				return 1
-			}
-			return 0
-		})
+	stateGauge(n.registry, "rules_refused", "1 while the newest rules or limits are refused, all or some of them.",
+		func() bool { return n.rules.Refused() != nil })
 	n.rules.OnReload(func(err error) {
 		refused := n.rules.Refused() // an xDS server may have some limits refused while the others are in force
 		n.envoyMetrics.Loaded(refused)
@@ -105,7 +99,7 @@ func (n *node) followRules(ctx context.Context, running *sync.WaitGroup) {
 			n.pool.Recheck()
 		}
 	})
-	follow(ctx, running, n.rules)
+	n.follow(n.rules)
 }
 
 // logCountedAnew logs the windows whose keys start from zero, because the rules count them by another algorithm than
@@ -129,7 +123,6 @@ func (n *node) recordRules(ctx context.Context) error {
 	return n.counter.RecordRules(within, n.rules.Rules())
 }
 
-// recordRulesLater records the rules when Redis answers again.
 func (n *node) recordRulesLater(ctx context.Context) {
 	for pause.For(ctx, time.Second) {
 		if n.recordRules(ctx) == nil {

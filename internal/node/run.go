@@ -110,27 +110,33 @@ func Run(ctx context.Context, c Config, r Role) error {
 	if err := n.open(ctx, slices.Concat(everyPart, r.Parts)); err != nil || ctx.Err() != nil {
 		return err
 	}
+	n.beside = append(n.beside, n.announcer().Run)
+	return n.run(ctx, func() {
+		if r.Ready != nil {
+			r.Ready(n.started())
+		} else {
+			n.logReady()
+		}
+	})
+}
+
+// run runs an opened process until ctx ends, and calls ready before it serves.
+func (n *node) run(ctx context.Context, ready func()) error {
+	n.followFiles()
 	var running sync.WaitGroup
 	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	n.followRules(ctx, &running)
-	announcer := n.announcer()
-	running.Go(func() { announcer.Run(ctx) })
-	running.Go(func() { n.present().Overrides().Run(ctx) })
-	running.Go(func() { n.activity.Run(ctx) })
-	if n.feed != nil {
-		running.Go(func() { n.feed.Run(ctx) })
+	if n.rules != nil { // sinks have none
+		n.followRules(ctx, &running)
 	}
-	n.followFiles(ctx, &running)
+	for _, do := range n.beside {
+		running.Go(func() { do(ctx) })
+	}
 	if came, err := n.waitForLimits(ctx); !came {
 		return err
 	}
-	if r.Ready != nil {
-		r.Ready(n.started())
-	} else {
-		n.logReady()
-	}
+	ready()
 	return n.serveAndWork(ctx)
 }
 
@@ -153,7 +159,6 @@ func (n *node) open(ctx context.Context, parts []Part) error {
 	return nil
 }
 
-// openRules opens the source of rules that the settings name.
 func (r Role) openRules(c *settings.Config, log *slog.Logger) (ruleSource, error) {
 	if r.RateLimit {
 		return ratelimitRules(c, log)
@@ -194,14 +199,11 @@ func (n *node) serveAndWork(ctx context.Context) error {
 			}
 		})
 	}
-	poolCtx, stopPool := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopPool()
+	working, stopWork := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWork()
 	var running sync.WaitGroup
-	if n.pool != nil {
-		running.Go(func() { n.pool.Run(poolCtx) })
-	}
-	if n.sinks != nil {
-		running.Go(func() { n.sinks.Run(poolCtx) })
+	for _, do := range n.work {
+		running.Go(func() { do(working) })
 	}
 	<-failed.Done()
 	if ctx.Err() != nil {
@@ -209,7 +211,7 @@ func (n *node) serveAndWork(ctx context.Context) error {
 	}
 	// Requests that are being answered and events that are being folded are finished concurrently, within one
 	// timeout.
-	stopPool()
+	stopWork()
 	n.stopBy = time.Now().Add(n.config.Stop)
 	within, cancel := context.WithDeadline(context.Background(), n.stopBy)
 	defer cancel()

@@ -85,7 +85,6 @@ func (n *node) listen(context.Context) error {
 	return nil
 }
 
-// bind opens the address of e.
 func (n *node) bind(e *endpoint) error {
 	addr := e.addr(n.config)
 	l, err := net.Listen("tcp", addr)

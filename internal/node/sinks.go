@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"sync"
 
 	"github.com/streamcounter/streamcounter/alerts/sinks"
 	"github.com/streamcounter/streamcounter/internal/redact"
@@ -23,17 +22,12 @@ func RunSinks(ctx context.Context, c Config) error {
 	if err := n.open(ctx, sinksParts); err != nil || ctx.Err() != nil {
 		return err
 	}
-	var running sync.WaitGroup
-	defer running.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	n.followFiles(ctx, &running)
-	log.Info("ready", "command", n.command, "http", n.endpoints[0].listener.Addr().String(), "nats",
-		redact.URL(n.natsURL), "prefix", n.config.Stream.Prefix, "process", n.name)
-	return n.serveAndWork(ctx)
+	return n.run(ctx, func() {
+		log.Info("ready", "command", n.command, "http", n.endpoints[0].listener.Addr().String(), "nats",
+			redact.URL(n.natsURL), "prefix", n.config.Stream.Prefix, "process", n.name)
+	})
 }
 
-// openSinks creates the sinks, if --sinks is given.
 func (n *node) openSinks(context.Context) error {
 	if n.config.Sinks == "" {
 		return nil
@@ -43,8 +37,11 @@ func (n *node) openSinks(context.Context) error {
 		return settings.Blame("sinks", err)
 	}
 	n.fresh["sinks"] = file
-	n.sinks, err = sinks.NewGroup(sinks.Config{NATS: n.nc, Prefix: n.config.Stream.Prefix, Name: n.name,
+	group, err := sinks.NewGroup(sinks.Config{NATS: n.nc, Prefix: n.config.Stream.Prefix, Name: n.name,
 		Replicas: n.config.NATS.Replicas, File: file, Metrics: sinks.NewMetrics(n.registry), Stop: n.config.Stop,
 		Log: n.log})
+	if err == nil {
+		n.work = append(n.work, group.Run)
+	}
 	return err
 }

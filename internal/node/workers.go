@@ -45,6 +45,8 @@ func (n *node) openWorkers(ctx context.Context) error {
 		Retention:    n.config.Stream.Retention,
 		DrainTimeout: n.config.Stop, Tracer: n.tracer, Log: n.log,
 	}
-	n.pool, err = consumers.NewPool(config)
+	if n.pool, err = consumers.NewPool(config); err == nil {
+		n.work = append(n.work, n.pool.Run)
+	}
 	return err
 }

@@ -100,8 +100,7 @@ func (a *Announcer) announce(ctx context.Context) error {
 		3*a.config.Every.Milliseconds())
 	now, all := r.Integer(), []Process(nil)
 	for r.More() {
-		all = append(all, Process{Name: r.Text(), Fingerprint: r.Text()})
-		r.Integer() // since when it has these rules
+		all = append(all, Process{Name: r.Text(), Fingerprint: r.Text(), SinceMs: r.Integer()})
 	}
 	if err := r.End(); err != nil {
 		return fmt.Errorf("announcing in %s: %w", a.config.Keys.Processes(), err)

@@ -22,22 +22,21 @@ import (
 // read a changed file at different times, up to a minute apart.
 const Grace = 90 * time.Second
 
-// Process is a running process.
-type Process struct {
-	Name        string        // such as "work host-1-XYZ"
-	Fingerprint string        // of its rules (windows.Rules.Fingerprint)
-	For         time.Duration // how long it has had these rules
-}
-
 var form = regexp.MustCompile(`^([0-9a-f]+) ([0-9]{1,15}) ([0-9]{1,15})$`) // as announce.lua writes it
 
-// List returns the running processes, by name. It writes nothing.
-func List(ctx context.Context, c redis.UniversalClient, k *stream.Keys) ([]Process, error) {
+// Process is a process that runs, and the fingerprint of its rules (windows.Rules.Fingerprint).
+type Process struct {
+	Name, Fingerprint string
+	SinceMs           int64 // when it began to use these rules, by Redis's clock
+}
+
+// List returns the running processes, by name, and the time on Redis's clock. It writes nothing.
+func List(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (all []Process, nowMs int64, err error) {
 	asked := c
 	if cluster, ok := c.(*redis.ClusterClient); ok { // the clock must be that of the server with the hash
 		master, err := cluster.MasterForKey(ctx, k.Processes())
 		if err != nil {
-			return nil, fmt.Errorf("finding the master of %s: %w", k.Processes(), err)
+			return nil, 0, fmt.Errorf("finding the master of %s: %w", k.Processes(), err)
 		}
 		asked = master
 	}
@@ -45,23 +44,20 @@ func List(ctx context.Context, c redis.UniversalClient, k *stream.Keys) ([]Proce
 	clock, fields := pipe.Time(ctx), pipe.HGetAll(ctx, k.Processes())
 	_, _ = pipe.Exec(ctx) // each command has its own error
 	if err := errors.Join(clock.Err(), fields.Err()); err != nil {
-		return nil, fmt.Errorf("reading %s: %w", k.Processes(), err)
+		return nil, 0, fmt.Errorf("reading %s: %w", k.Processes(), err)
 	}
-	now := clock.Val().UnixMilli()
-	var all []Process
+	nowMs = clock.Val().UnixMilli()
 	for name, value := range fields.Val() {
 		m := form.FindStringSubmatch(value)
 		if m == nil {
 			continue // foreign; the next announcement removes it
 		}
-		since, until := atoi(m[2]), atoi(m[3])
-		if until < now {
-			continue
+		if until := atoi(m[3]); until >= nowMs {
+			all = append(all, Process{Name: name, Fingerprint: m[1], SinceMs: atoi(m[2])})
 		}
-		all = append(all, Process{name, m[1], time.Duration(max(0, now-since)) * time.Millisecond})
 	}
 	slices.SortFunc(all, func(a, b Process) int { return strings.Compare(a.Name, b.Name) })
-	return all, nil
+	return all, nowMs, nil
 }
 
 // ByRules groups processes by fingerprint, the largest group first.

@@ -21,7 +21,6 @@ import (
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
 
-// running is one process of a test.
 type running struct {
 	rules    atomic.Value // fingerprint
 	tried    atomic.Int32 // announcements begun
@@ -137,10 +136,10 @@ func TestSinceWhen(t *testing.T) {
 	})
 	w.start(t, "work b", "cc", time.Hour)
 	streamtest.Eventually(t, "both have announced themselves", func() (bool, string) {
-		list, err := processes.List(ctx, w.redis, w.keys)
+		list, now, err := processes.List(ctx, w.redis, w.keys)
 		words := processes.Words(processes.ByRules(list))
-		return err == nil && words == "aa: work a; cc: work b" && list[0].For >= time.Hour &&
-			list[1].For < time.Minute, fmt.Sprint(words, list, err)
+		return err == nil && words == "aa: work a; cc: work b" && now-list[0].SinceMs >= 3600_000 &&
+			now-list[1].SinceMs < 60_000, fmt.Sprint(words, list, err)
 	})
 }
 

@@ -25,18 +25,20 @@ var (
 	schemes = []string{"redis", "rediss", "redis+sentinel", "rediss+sentinel", "unix", "nats", "tls", "ws", "wss",
 		"http", "https", "grpc", "grpcs", "dns", "passthrough"}
 	// A name without a password may be a token, so a name is shown only together with a password.
-	userForm = regexp.MustCompile(`^([A-Za-z0-9._~-]*):[^/?#]+$`)
-	hostForm = regexp.MustCompile(`^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]*)(:[0-9]{1,5})?$`)
+	userForm = regexp.MustCompile(`^([A-Za-z0-9._~-]*):[^/?#]+@$`)
 	pathForm = regexp.MustCompile(`^[A-Za-z0-9._:/-]*$`)
 	database = regexp.MustCompile(`^/?[0-9]*$`)
-	embedded = regexp.MustCompile(`^embedded(:[0-9]{1,5})?$`)
+	words    = regexp.MustCompile(`^(|(embedded|localhost)(:[0-9]{1,5})?)$`)
+	// A user with @, a host, a path and a query. Only one @ may be there.
+	addressForm = regexp.MustCompile(`^([^@/?#]*@)?((?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]*)(?::[0-9]{1,5})?)` +
+		`(/[^@?#]*)?([?#][^@]*)?$`)
 )
 
 // URL returns target, a URL or several separated by commas, in a form that messages may show: scheme, hosts and path,
 // the name of a user who has a password, "xxxxx" in place of passwords and tokens, and "?…" in place of a query. If
 // target is not a URL, or could be read in two ways, URL returns only the scheme, or nothing of it.
 func URL(target string) string {
-	if embedded.MatchString(target) || isLocal(target) || target == "" {
+	if words.MatchString(target) || isAddress(target) {
 		return target
 	}
 	parts := strings.Split(target, ",")
@@ -63,28 +65,21 @@ func URL(target string) string {
 
 // address returns the part after "://", without its secrets. ok is false if it is not clear which part is which.
 func address(scheme, rest string, mayHaveUser bool) (shown string, ok bool) {
-	if !slices.Contains(schemes, scheme) {
+	m := addressForm.FindStringSubmatch(rest)
+	if m == nil || !slices.Contains(schemes, scheme) {
 		return "", false
 	}
-	if user, after, found := strings.Cut(rest, "@"); found {
-		if !mayHaveUser || strings.Contains(after, "@") || strings.ContainsAny(user, "/?#") {
-			return "", false
-		}
-		shown, rest = masked+"@", after
-		if m := userForm.FindStringSubmatch(user); m != nil {
-			shown = m[1] + ":" + masked + "@"
-		}
+	user, host, path, query := m[1], m[2], m[3], m[4]
+	switch {
+	case user != "" && !mayHaveUser, user != "" && host == "" && scheme != "unix":
+		return "", false
+	case strings.HasPrefix(host, ":"): // it can be a password without its host
+		return "", false
 	}
-	query := strings.IndexAny(rest, "?#")
-	if query >= 0 {
-		rest = rest[:query]
-	}
-	host, path := rest, ""
-	if slash := strings.IndexByte(rest, '/'); slash >= 0 {
-		host, path = rest[:slash], rest[slash:]
-	}
-	if !hostForm.MatchString(host) || host == "" && shown != "" && scheme != "unix" || strings.HasPrefix(host, ":") {
-		return "", false // ":12" can be a password without its host
+	if named := userForm.FindStringSubmatch(user); named != nil {
+		shown = named[1] + ":" + masked + "@"
+	} else if user != "" {
+		shown = masked + "@"
 	}
 	// The path of Redis and NATS is a number or nothing, so another one got there by mistake.
 	known := pathForm
@@ -94,20 +89,15 @@ func address(scheme, rest string, mayHaveUser bool) (shown string, ok bool) {
 	if !known.MatchString(path) {
 		path = "/" + hidden
 	}
-	shown += host + path
-	if query >= 0 {
-		shown += "?" + hidden
+	if query != "" {
+		query = "?" + hidden
 	}
-	return shown, true
+	return shown + host + path + query, true
 }
 
-// isLocal reports whether target is an IP address or localhost, with or without a port. Of the texts without a
-// scheme, only these are certainly not a password.
-func isLocal(target string) bool {
-	host, _, _ := strings.Cut(target, ":")
-	if host == "localhost" && hostForm.MatchString(target) {
-		return true
-	}
+// isAddress reports whether target is an IP address, with or without a port. Of the texts without a scheme, only these
+// and a few words are certainly not a password.
+func isAddress(target string) bool {
 	if _, err := netip.ParseAddrPort(target); err == nil {
 		return true
 	}

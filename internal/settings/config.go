@@ -239,8 +239,8 @@ func (c *Config) table() []group {
 					"Envoy"),
 			set(&c.GRPC.Metrics, "rls-metrics", false,
 				"count hits by limit under the metric names of envoyproxy/ratelimit (ratelimit_service_…)"),
-			set(&c.GRPC.NearLimit, "rls-near-limit", 80,
-				"percent of a limit above which --rls-metrics counts hits as near it"),
+			atMost(100, set(&c.GRPC.NearLimit, "rls-near-limit", 80,
+				"percent of a limit above which --rls-metrics counts hits as near it")),
 			set(&c.GRPC.MaxStreams, "grpc-max-streams", 1000,
 				"maximum calls at a time on one gRPC connection; more wait"),
 			set(&c.GRPC.MaxAge, "grpc-max-age", 30*time.Minute,
@@ -277,15 +277,15 @@ func (c *Config) table() []group {
 		}},
 		{"stream", []setting{
 			set(&c.Stream.Prefix, "prefix", "sc", "prefix of all Redis keys, NATS subjects and streams"),
-			set(&c.Stream.Partitions, "partitions", stream.DefaultPartitions,
-				"number of partitions, fixed for the life of a prefix"),
+			atMost(stream.MaxPartitions, set(&c.Stream.Partitions, "partitions", stream.DefaultPartitions,
+				"number of partitions, fixed for the life of a prefix")),
 			set(&c.Stream.Retention, "retention", 10*time.Minute,
 				"how long events are kept, and so how long workers may be away without losing one"),
 		}},
 		{"work", []setting{
-			set(&c.Work.Batch, "batch", 1000,
+			atMost(consumers.LargestBatch, set(&c.Work.Batch, "batch", 1000,
 				fmt.Sprintf("maximum events to count in one step, and to read of one partition, up to %d",
-					consumers.LargestBatch)),
+					consumers.LargestBatch))),
 			zero(set(&c.Work.ReadPause, "read-pause", 300*time.Microsecond,
 				"longest wait between reads under load; larger batches cost Redis less; 0: none")),
 			set(&c.Work.MinIdle, "min-idle", 10*time.Second,
@@ -327,21 +327,11 @@ func (c *Config) validate() error {
 	if _, err := stream.NewKeys(c.Stream.Prefix, 1); err != nil {
 		errs = append(errs, Blame("prefix", err))
 	}
-	if c.Stream.Partitions > stream.MaxPartitions {
-		errs = append(errs, Wrong("partitions", c.Stream.Partitions,
-			fmt.Sprintf("expected at most %d", stream.MaxPartitions)))
-	}
 	for _, h := range [][2]string{{"rls-limit-header", c.GRPC.Names.Limit},
 		{"rls-remaining-header", c.GRPC.Names.Remaining}, {"rls-reset-header", c.GRPC.Names.Reset}} {
 		if h[1] != "" && !httpguts.ValidHeaderFieldName(h[1]) {
 			errs = append(errs, Wrong(h[0], h[1], "expected the name of a header"))
 		}
-	}
-	if c.GRPC.NearLimit > 100 {
-		errs = append(errs, Wrong("rls-near-limit", c.GRPC.NearLimit, "expected at most 100"))
-	}
-	if c.Work.Batch > consumers.LargestBatch {
-		errs = append(errs, Wrong("batch", c.Work.Batch, fmt.Sprintf("expected at most %d", consumers.LargestBatch)))
 	}
 	errs = append(errs, Blame("redis", validPort(c.Redis.URL)), Blame("nats", validNATS(c.NATS.URL)))
 	return errors.Join(errs...)

@@ -23,6 +23,7 @@ type setting struct {
 	usage  string
 	secret bool // can contain a password, so it may also be in a file that STREAMCOUNTER_REDIS_FILE names
 	zero   bool // 0 has a meaning, which usage describes
+	most   int  // of a number; 0: no bound
 }
 
 // group is a set of settings that a command selects by one name.
@@ -40,6 +41,8 @@ func set[T string | bool | int | time.Duration | slog.Level](field *T, name stri
 
 func secret(s setting) setting { s.secret = true; return s }
 func zero(s setting) setting   { s.zero = true; return s }
+
+func atMost(most int, s setting) setting { s.most = most; return s }
 
 const envPrefix = "STREAMCOUNTER_"
 
@@ -122,6 +125,9 @@ func (s setting) validate() error {
 	case *int:
 		if *p < least {
 			return Wrong(s.name, *p, fmt.Sprintf("expected a whole number of at least %d", least))
+		}
+		if s.most > 0 && *p > s.most {
+			return Wrong(s.name, *p, fmt.Sprintf("expected at most %d", s.most))
 		}
 	case *time.Duration:
 		if *p < time.Duration(least) {

@@ -111,7 +111,6 @@ func (e *foreign) duration(name string) time.Duration {
 	})
 }
 
-// pairs reads "a:b,c:d".
 func (e *foreign) pairs(name, between string) map[string]string {
 	return parsed(e, name, nil, "NAME"+between+"VALUE,NAME"+between+"VALUE", func(s string) (map[string]string, error) {
 		out := map[string]string{}
@@ -253,7 +252,6 @@ func (e *foreign) headers(fs *pflag.FlagSet) {
 	}
 }
 
-// limits reads where the limits come from.
 func (e *foreign) limits(c *Config, fs *pflag.FlagSet) {
 	switch kind := e.text("CONFIG_TYPE", "FILE"); kind {
 	case "FILE":

@@ -37,6 +37,24 @@ func WriteFile(t testing.TB, name, text string) string {
 	return path
 }
 
+// Rows returns the rows of a file: a text, and what comes of it, both as Go strings.
+func Rows(t testing.TB, path string) map[string]string {
+	t.Helper()
+	file, err := os.ReadFile(path)
+	Must(t, err)
+	rows := map[string]string{}
+	for line := range strings.Lines(string(file)) {
+		var text, want string
+		_, err := fmt.Sscanf(line, "%q %q", &text, &want)
+		Must(t, err)
+		rows[text] = want
+	}
+	if len(rows) == 0 {
+		t.Fatal("no row in ", path)
+	}
+	return rows
+}
+
 // TakePort returns a TCP port on which nobody listened at 127.0.0.1 a moment ago, each port only once. It is below
 // the ports that systems use for outgoing connections. Another process can take it before the caller does: if the
 // server reports which port it got, use port 0.

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -101,16 +102,12 @@ func (r *release) chart() error {
 	dir := filepath.Join(r.source, "deploy/helm/streamcounter")
 	var files []file
 	for _, pattern := range []string{"Chart.yaml", "values*", "templates/*", "files/*"} {
-		names, err := filepath.Glob(filepath.Join(dir, pattern))
+		names, err := fs.Glob(os.DirFS(dir), pattern)
 		if err != nil {
 			return err
 		}
 		for _, name := range names {
-			inside, err := filepath.Rel(dir, name)
-			if err != nil {
-				return err
-			}
-			files = append(files, file{filepath.ToSlash(inside), name, 0o644})
+			files = append(files, file{name, filepath.Join(dir, name), 0o644})
 		}
 	}
 	return r.pack(filepath.Join(r.out, "streamcounter-"+r.version+".tgz"), "streamcounter/", files)

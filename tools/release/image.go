@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/pem"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -113,23 +114,19 @@ func (r *release) configure(config *v1.ConfigFile, t target) {
 	}
 }
 
-// tarOf packs a directory.
 func (r *release) tarOf(dir, path string) error {
 	var packed bytes.Buffer
 	archive := tar.NewWriter(&packed)
-	err := filepath.WalkDir(dir, func(name string, d os.DirEntry, err error) error {
+	all := os.DirFS(dir)
+	err := fs.WalkDir(all, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		content, err := os.ReadFile(name)
+		content, err := fs.ReadFile(all, name)
 		if err != nil {
 			return err
 		}
-		inside, err := filepath.Rel(dir, name)
-		if err != nil {
-			return err
-		}
-		return r.add(archive, filepath.ToSlash(inside), 0o644, content)
+		return r.add(archive, name, 0o644, content)
 	})
 	if err != nil {
 		return err
