@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -228,4 +229,12 @@ func (s *subscription) drop(consumer string) {
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout/4)
 	defer cancel()
 	_ = s.js.DeleteConsumer(ctx, s.Stream, consumer)
+}
+
+// ValidateToken reports whether a prefix or the name of a rule can be one token of a NATS subject.
+func ValidateToken(name string) error {
+	if name == "" || strings.ContainsAny(name, ".*> \t\r\n") {
+		return fmt.Errorf("%q is not a prefix or rule: it cannot be part of a NATS subject", name)
+	}
+	return nil
 }
