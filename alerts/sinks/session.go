@@ -19,9 +19,7 @@ const maxHeld = 1000
 
 // session is one period in which this process delivers for the sink.
 type session struct {
-	*runner
-	lock     *lock
-	consumer jetstream.Consumer
+	*start
 	queue    *queue
 	attempts context.Context // outlives the session by Stop, so that what was sent is acknowledged
 	cancel   context.CancelFunc
@@ -38,16 +36,15 @@ type session struct {
 }
 
 // newSession begins a session. It ends after ctx, but not after the lock.
-func newSession(ctx context.Context, r *runner, l *lock, at start) *session {
-	s := &session{runner: r, lock: l, consumer: at.consumer, held: map[uint64]*held{}, delivered: at.floor,
-		noted: at.floor}
+func newSession(ctx context.Context, at *start) *session {
+	s := &session{start: at, held: map[uint64]*held{}, delivered: at.floor, noted: at.floor}
 	s.done, _ = simplelru.NewLRU[uint64, struct{}](4*maxHeld, nil) // the error is for a size below 1
-	s.attempts, s.cancel = context.WithCancel(l.ctx)
-	s.queue = newQueue(&queue{deliver: s.attempt, done: s.acknowledge, retried: s.retried, giveUp: r.sink.GiveUp,
-		backoff: r.config.Backoff})
+	s.attempts, s.cancel = context.WithCancel(at.lock.ctx)
+	s.queue = newQueue(&queue{deliver: s.attempt, done: s.acknowledge, retried: s.retried, giveUp: at.sink.GiveUp,
+		backoff: at.config.Backoff})
 	s.beating.Go(func() { s.heartbeat(ctx) })
-	if r.standing != nil {
-		s.beating.Go(func() { r.standing.resend(ctx) })
+	if at.standing != nil {
+		s.beating.Go(func() { at.standing.resend(ctx) })
 	}
 	return s
 }

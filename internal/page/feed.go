@@ -54,7 +54,7 @@ type Feed struct {
 
 	mu      sync.Mutex
 	viewers int
-	events  [2]ring       // of rules that are enforced, and of shadow rules: neither pushes the other out
+	events  [2]ring // of rules that are enforced, and of shadow rules: neither pushes the other out
 	sample  *sample
 	samples uint64
 	sampler sampler

@@ -19,14 +19,13 @@ type Limits struct {
 	// Find returns a key, the first rule that matches it is the rule of that limit. Workers count and sweep by these
 	// rules.
 	rules  *windows.Rules
-	count  int  // of limits, including the unlimited and the zero ones
 	shadow bool // no limit denies
 	quota  bool // all are quotas
 	// warnings are fields of resources that are not known here.
 	warnings []string
 	// refused are descriptors and domains of resources that cannot be counted; all else is in force.
 	refused []error
-	dump    []string // a line for each limit
+	dump    []string // a line for each limit, including the unlimited and the zero ones
 }
 
 type domain struct {
@@ -63,7 +62,7 @@ type pattern struct {
 }
 
 // Len returns how many limits there are.
-func (l *Limits) Len() int { return l.count }
+func (l *Limits) Len() int { return len(l.dump) }
 
 // Shadow reports whether no limit denies, whatever it finds.
 func (l *Limits) Shadow() bool { return l != nil && l.shadow }

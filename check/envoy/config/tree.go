@@ -306,7 +306,6 @@ func (b *builder) addLimit(at walk, r *descriptor, n *node) error {
 	labels := at.labels(nil, false)
 	dotted := strings.Join(labels, ".")
 	if b.literal == 0 {
-		b.limits.count++
 		b.limits.dump = append(b.limits.dump, dumped(dotted, r))
 	}
 	l := &Limit{
