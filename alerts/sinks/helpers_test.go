@@ -119,6 +119,9 @@ func (r *receiver) taken() (list []api.Transition, attempts int) {
 	return list, r.attempts
 }
 
+// count returns how many attempts there were.
+func (r *receiver) count() int { _, attempts := r.taken(); return attempts }
+
 // allTexts returns the texts of the accepted alerts.
 func (r *receiver) allTexts() string {
 	r.mu.Lock()

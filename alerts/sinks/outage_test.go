@@ -41,11 +41,8 @@ func (w *world) raised(n int) (list []api.Transition) {
 // awaitAttempt waits until the endpoint, which is down, has received a request.
 func (r *receiver) awaitAttempt() {
 	r.t.Helper()
-	_, before := r.taken()
-	streamtest.Eventually(r.t, "the endpoint is asked", func() (bool, string) {
-		_, attempts := r.taken()
-		return attempts > before, ""
-	})
+	before := r.count()
+	streamtest.Eventually(r.t, "the endpoint is asked", func() (bool, string) { return r.count() > before, "" })
 }
 
 // A sink that runs before the stream of alerts exists delivers it from its first alert on.
@@ -162,8 +159,7 @@ func TestOnACluster(t *testing.T) {
 	both := w.webhook("pager", r, "") + a.sink("")
 	w.sinks(both)
 	first := w.start()
-	w.ready(r)
-	w.readyAM(a)
+	w.ready(r, a)
 	all := w.raised(100)
 	wantInOrder(t, r.awaitOf(100), all)
 	js := streamtest.JetStream(t, w.url)

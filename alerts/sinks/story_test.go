@@ -95,10 +95,10 @@ func (y *story) hook(name string) *receiver {
 	return y.hooks[name]
 }
 
-var endpoints = regexp.MustCompile(`HOOK\(\w+\)|\bAM\b`)
+var endpointWords = regexp.MustCompile(`HOOK\(\w+\)|\bAM\b`)
 
 func (y *story) file(list string) {
-	y.sinks(endpoints.ReplaceAllStringFunc(list, func(text string) string {
+	y.sinks(endpointWords.ReplaceAllStringFunc(list, func(text string) string {
 		if text == "AM" {
 			return strconv.Quote(y.am.URL)
 		}
@@ -209,13 +209,12 @@ func (y *story) await(words, arg []string) {
 	y.t.Helper()
 	switch words[0] {
 	case "ready":
-		if arg[0] == "am" {
-			y.readyAM(y.am)
-			return
-		}
-		var list []*receiver
-		for _, name := range words[1:] {
-			list = append(list, y.hook(name))
+		list := []endpoint{y.am}
+		if arg[0] != "am" {
+			list = nil
+			for _, name := range words[1:] {
+				list = append(list, y.hook(name))
+			}
 		}
 		y.ready(list...)
 	case "get":

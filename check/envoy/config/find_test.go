@@ -39,6 +39,16 @@ func open(path string, o ...Options) (*Limits, error) {
 	return s.Limits(), nil
 }
 
+// fails checks that an error has these parts.
+func fails(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("%v, want %q", err, part)
+		}
+	}
+}
+
 func load(t testing.TB, path string, o ...Options) *Limits {
 	t.Helper()
 	l, err := open(path, o...)

@@ -45,8 +45,7 @@ func build(files []*file, o Options) (*Limits, error) {
 		first := from[f.domain]
 		switch {
 		case first == nil:
-			from[f.domain] = &file{Document: f.Document, name: f.name, domain: f.domain, onDeny: f.onDeny,
-				descriptors: f.descriptors}
+			from[f.domain] = new(*f)
 		case !o.MergeDomains:
 			if err := b.refuse(f, f.ErrorAt("domain", "domain %q: %s has it already; want each domain in one file, "+
 				"or --rls-merge-domains", f.domain, first.name)); err != nil {
