@@ -15,6 +15,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
 const (
@@ -99,21 +101,10 @@ func Run(ctx context.Context, c Config, take func(Delivery)) error {
 				wait, last = retryFirst, ""
 			}
 		}
-		s.pause(ctx, wait)
+		pause.Closed(ctx, s.status, time.Now().Add(wait)) // or until it is connected again, or closed
 		wait = min(2*wait, retryMost)
 	}
 	return nil
-}
-
-// pause waits, but not longer than until the connection changes.
-func (s *subscription) pause(ctx context.Context, wait time.Duration) {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-s.status: // connected again, or closed
-	case <-ctx.Done():
-	}
 }
 
 // session reads through its own consumer, until a message could have been missed. The error says why.

@@ -33,7 +33,7 @@ type file struct {
 
 // descriptor is one descriptor as the file has it. at is its name from the top.
 type descriptor struct {
-	in                   *file // the file that it is in; set by build
+	in                   *file // descriptors of several files can be in one domain
 	at                   string
 	key, value           string
 	limit                *rateLimit
@@ -58,7 +58,7 @@ type rateLimit struct {
 // envoyproxy/ratelimit would refuse, or would read with another meaning.
 func readFile(name string, data []byte) (*file, error) {
 	f := &file{name: name}
-	d, err := document.Read(name, data, "domain and descriptors", func(d *document.Document) document.Setter {
+	_, err := document.Read(name, data, "domain and descriptors", func(d *document.Document) document.Setter {
 		f.Document = d
 		return d.Mapping(
 			document.Field{Name: "domain", Need: document.Needed, Set: document.Leaf(d, &f.domain, document.Text)},
@@ -69,7 +69,6 @@ func readFile(name string, data []byte) (*file, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.Document = d
 	return f, f.checkDomain()
 }
 
@@ -90,7 +89,7 @@ func (f *file) list(to *[]*descriptor, depth int) document.Setter {
 			return f.Errorf(n, "descriptors nested deeper than %d", maxDepth)
 		}
 		return f.List(func(n *document.Node, at string) error {
-			r := &descriptor{at: at}
+			r := &descriptor{in: f, at: at}
 			if err := f.descriptor(r, depth)(n, at); err != nil {
 				return err
 			}

@@ -39,7 +39,6 @@ func build(files []*file, o Options) (*Limits, error) {
 	b.OnDeny = cmp.Or(o.OnDeny, string(windows.OnDenySkip))
 	from := map[string]*file{} // domain → the first file that has it
 	for _, f := range files {
-		own(f, f.descriptors)
 		b.limits.warnings = append(b.limits.warnings, f.unknown...)
 		b.limits.refused = append(b.limits.refused, f.refused...)
 		first := from[f.domain]
@@ -74,14 +73,6 @@ func (b *builder) refuse(f *file, err error) error {
 		b.limits.refused = append(b.limits.refused, err)
 	}
 	return nil
-}
-
-// own sets the file that descriptors are in, because descriptors of several files can be in one domain.
-func own(f *file, list []*descriptor) {
-	for _, r := range list {
-		r.in = f
-		own(f, r.nested)
-	}
 }
 
 // domain makes the levels of one domain, once.
