@@ -112,11 +112,6 @@ func natsProcess(t testing.TB, args ...string) *ServerProcess {
 	t.Helper()
 	p := &process{bin: os.Args[0], env: []string{natsServer + "=1"}, dir: t.TempDir(), port: testkit.FreePort(t)}
 	p.args = append(args, "--addr", "127.0.0.1", "--port", strconv.Itoa(p.port), "--jetstream", "--store_dir", p.dir)
-	t.Cleanup(func() { // after the server has ended
-		if t.Failed() {
-			t.Logf("nats-server %v: …%s", args, p.logEnd())
-		}
-	})
 	return newServerProcess(t, "nats-server", p)
 }
 

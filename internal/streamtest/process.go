@@ -148,13 +148,16 @@ type ServerProcess struct {
 	p    *process
 }
 
-// newServerProcess makes a ServerProcess that ends with the test.
+// newServerProcess makes a ServerProcess that ends with the test. If the test fails, it logs what the server said.
 func newServerProcess(t testing.TB, name string, p *process) *ServerProcess {
 	s := &ServerProcess{t: t, name: name, p: p}
 	t.Cleanup(func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		p.remove()
+		if t.Failed() {
+			t.Logf("%s %v: …%s", name, p.args, p.logEnd())
+		}
 	})
 	return s
 }

@@ -1,8 +1,15 @@
 package streamtest
 
 import (
+	"fmt"
+	"net"
+	"net/http"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // Program returns the path of a program that a test runs (nginx, php), from PATH or from where Debian installs
@@ -20,4 +27,29 @@ func Program(t testing.TB, name string) string {
 		missing(t, name, "install "+name, err)
 	}
 	return path
+}
+
+// ServeHTTP runs a program until the test ends, in a separate directory. ADDR in its arguments is its address. It is
+// ready when it answers the path with 200.
+func ServeHTTP(t testing.TB, program, path string, args ...string) *ServerProcess {
+	t.Helper()
+	p := &process{bin: program, dir: t.TempDir(), port: testkit.FreePort(t)}
+	for _, arg := range args {
+		p.args = append(p.args, strings.ReplaceAll(arg, "ADDR", p.addr()))
+	}
+	p.ready = func(p *process) error {
+		return await(p.addr(), p.gone, func(net.Conn) error {
+			resp, err := http.Get("http://" + p.addr() + path)
+			if err == nil && resp.StatusCode != http.StatusOK {
+				err = fmt.Errorf("%w: %s", errLoading, resp.Status)
+			}
+			if resp != nil {
+				resp.Body.Close()
+			}
+			return err
+		})
+	}
+	s := newServerProcess(t, filepath.Base(program), p)
+	s.Start()
+	return s
 }
