@@ -18,6 +18,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/subscription"
+	"github.com/streamcounter/streamcounter/internal/tracing"
 )
 
 // PublisherConfig: zero values are defaults.
@@ -104,7 +105,7 @@ func (p *Publisher) Ensure(ctx context.Context) error {
 func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition, resent int) error {
 	pending := make([]*nats.Msg, 0, len(transitions))
 	sent := map[string]bool{} // the IDs that JetStream may know
-	spans := spans{}
+	spans := &spans{open: map[*nats.Msg]tracing.Span{}}
 	defer spans.end()
 	for i, t := range transitions {
 		m, err := message(p.config.Prefix, t)

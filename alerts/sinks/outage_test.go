@@ -52,10 +52,7 @@ func TestTheStreamIsMadeLater(t *testing.T) {
 	r := newReceiver(t)
 	w.sinks(w.webhook("pager", r, ""))
 	w.start()
-	streamtest.Eventually(t, "the sink misses the stream", func() (bool, string) {
-		text := w.log.String()
-		return strings.Contains(text, "stream not found"), text
-	})
+	streamtest.EventuallyLogged(t, w.log, "stream not found", 1)
 	w.addStreams()
 	all := w.raised(9)
 	wantInOrder(t, r.awaitOf(9), all)
@@ -208,11 +205,8 @@ func TestWrongPasswordForNATS(t *testing.T) {
 	testkit.Must(t, err)
 	t.Cleanup(nc.Close)
 	w.run(nc)
-	streamtest.Eventually(t, "the log says why", func() (bool, string) {
-		text := w.log.String()
-		return strings.Contains(text, "the sink cannot read alerts") &&
-			strings.Contains(text, "Authorization Violation"), text
-	})
+	streamtest.EventuallyLogged(t, w.log, "the sink cannot read alerts", 1)
+	streamtest.EventuallyLogged(t, w.log, "Authorization Violation", 1)
 	if text := w.log.String(); strings.Contains(text, "buffer") {
 		t.Error(text)
 	}

@@ -255,9 +255,7 @@ func (y *story) await(words, arg []string) {
 		if n, found := strings.CutPrefix(text, "$"); found {
 			text = y.all[number(y.t, n)-1].ID
 		}
-		streamtest.Eventually(y.t, text, func() (bool, string) {
-			return strings.Contains(y.log.String(), text), y.log.String()
-		})
+		streamtest.EventuallyLogged(y.t, y.log, text, 1)
 	default:
 		y.t.Fatalf("unknown step %q", words)
 	}
