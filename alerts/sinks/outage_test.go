@@ -128,9 +128,9 @@ func TestAStopKeepsTheLock(t *testing.T) {
 	w.sinks(w.webhook("pager", &receiver{Server: server}, ", keys: ['user:*']"))
 	one := w.start()
 	js := streamtest.JetStream(t, w.url)
-	streamtest.Eventually(t, "the sink has its consumer", func() (bool, string) {
+	streamtest.Succeeds(t, "the sink has its consumer", func() error {
 		_, err := js.Consumer(t.Context(), w.stream(), "sink-pager")
-		return err == nil, fmt.Sprint(err)
+		return err
 	})
 	w.raised(1)
 	streamtest.Eventually(t, "it is being sent", func() (bool, string) { return under.Load() == 1, "" })

@@ -49,3 +49,12 @@ func EventuallyLogged(t testing.TB, log fmt.Stringer, text string, times int) {
 		return strings.Count(log.String(), text) >= times, log.String()
 	})
 }
+
+// Succeeds waits until do returns no error: a server on a busy machine may answer too late for a request.
+func Succeeds(t testing.TB, what string, do func() error) {
+	t.Helper()
+	Eventually(t, what, func() (bool, string) {
+		err := do()
+		return err == nil, fmt.Sprint(err)
+	})
+}

@@ -52,6 +52,10 @@ type rateLimit struct {
 	unlimited  bool
 	name       string
 	replaces   []string
+
+	// per is the window, and wire the unit as the service has it; set by check.
+	per  time.Duration
+	wire rlsv3.RateLimitResponse_RateLimit_Unit
 }
 
 // readFile reads one file. It accepts the files that envoyproxy/ratelimit reads. It refuses a file that
@@ -232,7 +236,8 @@ func (f *file) check(r *descriptor) error {
 	if l.unit == "" {
 		return f.ErrorAt(at, "unit is missing: want %s, or unlimited: true", unitNames)
 	}
-	_, _, err := l.span()
+	var err error
+	l.per, l.wire, err = l.span()
 	switch {
 	case errors.Is(err, errUnit):
 		return f.ErrorAt(at+".unit", "unit %w", err)

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	"pgregory.net/rapid"
@@ -61,7 +62,7 @@ func (g generator) descriptors(t *rapid.T, tag string, depth int) []*descriptor 
 		}
 		if rapid.IntRange(0, 3).Draw(t, "limit") > 0 {
 			r.limit = &rateLimit{
-				unit: "minute", multiplier: 1, perUnit: int64(rapid.IntRange(0, 1000).Draw(t, "requests")),
+				unit: "minute", per: time.Minute, multiplier: 1, perUnit: int64(rapid.IntRange(0, 1000).Draw(t, "requests")),
 				unlimited: rapid.IntRange(0, 5).Draw(t, "unlimited") == 0,
 			}
 		}

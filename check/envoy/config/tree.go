@@ -38,6 +38,7 @@ func build(files []*file, o Options) (*Limits, error) {
 		domains: map[string]*domain{}}}
 	b.OnDeny = cmp.Or(o.OnDeny, string(windows.OnDenySkip))
 	from := map[string]*file{} // domain → the first file that has it
+	var domains []*file
 	for _, f := range files {
 		b.limits.warnings = append(b.limits.warnings, f.unknown...)
 		b.limits.refused = append(b.limits.refused, f.refused...)
@@ -45,6 +46,7 @@ func build(files []*file, o Options) (*Limits, error) {
 		switch {
 		case first == nil:
 			from[f.domain] = new(*f)
+			domains = append(domains, from[f.domain])
 		case !o.MergeDomains:
 			if err := b.refuse(f, f.ErrorAt("domain", "domain %q: %s has it already; want each domain in one file, "+
 				"or --rls-merge-domains", f.domain, first.name)); err != nil {
@@ -55,8 +57,8 @@ func build(files []*file, o Options) (*Limits, error) {
 			first.onDeny = cmp.Or(first.onDeny, f.onDeny)
 		}
 	}
-	for _, f := range files {
-		if err := b.domain(from[f.domain]); err != nil {
+	for _, f := range domains {
+		if err := b.domain(f); err != nil {
 			return nil, err
 		}
 	}
@@ -75,11 +77,8 @@ func (b *builder) refuse(f *file, err error) error {
 	return nil
 }
 
-// domain makes the levels of one domain, once.
+// domain makes the levels of one domain.
 func (b *builder) domain(f *file) (err error) {
-	if b.limits.domains[f.domain] != nil {
-		return nil
-	}
 	dom := &domain{name: f.domain, text: part(f.domain), brings: bringing{
 		onDeny: windows.OnDeny(cmp.Or(f.onDeny, b.OnDeny)), shadow: b.Shadow, quota: b.Quota}}
 	b.limits.domains[f.domain] = dom
@@ -320,15 +319,11 @@ func (b *builder) addLimit(at walk, r *descriptor, n *node) error {
 	if l.Unlimited {
 		return nil
 	}
-	per, unit, err := r.limit.span()
-	if err != nil {
-		return r.in.ErrorAt(r.at+".rate_limit", "%w", err) // check has found it before
-	}
-	l.PerUnit, l.Unit, l.Multiplier = uint32(r.limit.perUnit), unit, uint32(r.limit.multiplier)
+	l.PerUnit, l.Unit, l.Multiplier = uint32(r.limit.perUnit), r.limit.wire, uint32(r.limit.multiplier)
 	if l.DenyAll = l.PerUnit == 0; l.DenyAll {
 		return nil
 	}
-	window, err := b.window(int64(l.PerUnit), r.limit.multiplier, unit, per)
+	window, err := b.window(r.limit)
 	if err != nil {
 		return r.in.ErrorAt(r.at+".rate_limit", "%w", err)
 	}
