@@ -62,7 +62,8 @@ func (g generator) descriptors(t *rapid.T, tag string, depth int) []*descriptor 
 		}
 		if rapid.IntRange(0, 3).Draw(t, "limit") > 0 {
 			r.limit = &rateLimit{
-				unit: "minute", per: time.Minute, multiplier: 1, perUnit: int64(rapid.IntRange(0, 1000).Draw(t, "requests")),
+				unit: "minute", per: time.Minute, multiplier: 1,
+				perUnit:   int64(rapid.IntRange(0, 1000).Draw(t, "requests")),
 				unlimited: rapid.IntRange(0, 5).Draw(t, "unlimited") == 0,
 			}
 		}
