@@ -56,6 +56,12 @@ func newWorldOf(t *testing.T, nc *nats.Conn, config alerts.PublisherConfig) *wor
 	return w
 }
 
+// ensure creates the streams.
+func (w *world) ensure(t *testing.T) {
+	t.Helper()
+	streamtest.Succeeds(t, "there are streams", func() error { return w.publisher.Ensure(t.Context()) })
+}
+
 func (w *world) count(outcome string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -66,10 +72,9 @@ func (w *world) count(outcome string) int {
 func (w *world) first(t *testing.T, streamName string, n int) (got []string) {
 	t.Helper()
 	var consumer jetstream.Consumer
-	streamtest.Eventually(t, "there is a consumer", func() (bool, string) {
-		var err error
+	streamtest.Succeeds(t, "there is a consumer", func() (err error) {
 		consumer, err = w.js.OrderedConsumer(t.Context(), streamName, jetstream.OrderedConsumerConfig{})
-		return err == nil, fmt.Sprint(err)
+		return err
 	})
 	heard := make(chan string, 10_000)
 	following, err := consumer.Consume(func(m jetstream.Msg) {

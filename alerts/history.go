@@ -39,17 +39,8 @@ const (
 
 // NewHistory uses the caller's connection.
 func NewHistory(nc *nats.Conn, prefix string) (*History, error) {
-	if nc == nil {
-		return nil, errNoConnection
-	}
-	if err := subscription.ValidateToken(prefix); err != nil {
-		return nil, fmt.Errorf("alerts: %w", err)
-	}
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(2*time.Second))
-	if err != nil {
-		return nil, fmt.Errorf("jetstream: %w", err)
-	}
-	return &History{js, prefix}, nil
+	js, err := open(nc, prefix, 2*time.Second)
+	return &History{js, prefix}, err
 }
 
 // place is the position of an alert in the stream.

@@ -22,7 +22,7 @@ func TestHistoryPages(t *testing.T) {
 	if list, _, err := history.Alerts(t.Context(), "user.1", "", 5); err != nil || len(list) != 0 {
 		t.Fatalf("before there is a stream: %+v, %v", list, err)
 	}
-	testkit.Must(t, w.publisher.Ensure(t.Context()))
+	w.ensure(t)
 	for _, n := range []int64{7, 1200} { // the second number is more than are read as a whole
 		key := fmt.Sprintf("user.%d", n)
 		var all []api.Transition
@@ -63,7 +63,7 @@ func TestHistoryHasTheLastDecisions(t *testing.T) {
 	w := newWorld(t)
 	history, err := alerts.NewHistory(w.js.Conn(), w.prefix)
 	testkit.Must(t, err)
-	testkit.Must(t, w.publisher.Ensure(t.Context()))
+	w.ensure(t)
 	var all []api.Transition
 	for i, rule := range []string{"api", "api", "day"} {
 		at := int64(1000 + i)

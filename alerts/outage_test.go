@@ -92,7 +92,7 @@ func outageOfACluster(t *testing.T, fault func(c *streamtest.NATSCluster, stream
 	w := newWorldOf(t, streamtest.ConnectNATS(t, cluster.URL()), alerts.PublisherConfig{Replicas: 3})
 	var all []api.Transition
 	stop, stopped := make(chan struct{}), make(chan error, 1)
-	testkit.Must(t, w.publisher.Ensure(t.Context()))
+	w.ensure(t)
 	go func() {
 		for {
 			select {

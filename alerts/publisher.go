@@ -18,6 +18,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/subscription"
+	"github.com/streamcounter/streamcounter/internal/tracing"
 )
 
 // PublisherConfig: zero values are defaults.
@@ -48,8 +49,6 @@ type Publisher struct {
 	said     sync.Map                         // differences of streams that were logged
 }
 
-var errNoConnection = errors.New("alerts: a NATS connection is required")
-
 // NewPublisher uses the caller's connection, which should reconnect forever (MaxReconnects: -1). The streams are
 // created at the first publish: NATS may start later than we do.
 func NewPublisher(nc *nats.Conn, c PublisherConfig) (*Publisher, error) {
@@ -59,18 +58,26 @@ func NewPublisher(nc *nats.Conn, c PublisherConfig) (*Publisher, error) {
 	if c.OnOutcome == nil {
 		c.OnOutcome = func(string) {}
 	}
-	if nc == nil {
-		return nil, errNoConnection
+	js, err := open(nc, c.Prefix, c.AckTimeout)
+	if err != nil {
+		return nil, err
 	}
-	if err := subscription.ValidateToken(c.Prefix); err != nil {
+	return &Publisher{nc: nc, js: js, config: c}, nil
+}
+
+// open returns JetStream over a caller's connection, for the streams of a prefix.
+func open(nc *nats.Conn, prefix string, timeout time.Duration) (jetstream.JetStream, error) {
+	if nc == nil {
+		return nil, errors.New("alerts: a NATS connection is required")
+	}
+	if err := subscription.ValidateToken(prefix); err != nil {
 		return nil, fmt.Errorf("alerts: %w", err)
 	}
-	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(c.AckTimeout),
-		jetstream.WithDefaultTimeout(c.AckTimeout))
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(timeout), jetstream.WithDefaultTimeout(timeout))
 	if err != nil {
 		return nil, fmt.Errorf("jetstream: %w", err)
 	}
-	return &Publisher{nc: nc, js: js, config: c}, nil
+	return js, nil
 }
 
 // Ensure creates the streams if they are missing and logs once each difference of a stream that exists. It fails with
@@ -98,7 +105,7 @@ func (p *Publisher) Ensure(ctx context.Context) error {
 func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition, resent int) error {
 	pending := make([]*nats.Msg, 0, len(transitions))
 	sent := map[string]bool{} // the IDs that JetStream may know
-	spans := spans{}
+	spans := &spans{open: map[*nats.Msg]tracing.Span{}}
 	defer spans.end()
 	for i, t := range transitions {
 		m, err := message(p.config.Prefix, t)
@@ -179,12 +186,12 @@ func (f *flight) wait(ctx context.Context) (*jetstream.PubAck, error) {
 // sent.
 func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg, sent map[string]bool) (left []*nats.Msg,
 	last error) {
+	err := checkServer(p.nc)
 	if !p.nc.IsConnected() {
 		// The library would keep the messages, and later send each of them as often as it was tried.
-		p.config.OnOutcome("failed")
-		return pending, fmt.Errorf("publishing %d transitions: %w", len(pending), nats.ErrDisconnected)
+		err = nats.ErrDisconnected
 	}
-	if err := checkServer(p.nc); err != nil {
+	if err != nil {
 		p.config.OnOutcome("failed")
 		return pending, fmt.Errorf("publishing %d transitions: %w", len(pending), err)
 	}

@@ -14,15 +14,13 @@ import (
 
 // spans holds the spans of messages that are being published and came with a trace. A span lasts until the PubAck of
 // its message. It includes the wait for earlier messages of the same subject.
-type spans map[*nats.Msg]*published
-
-type published struct {
-	tracing.Span
-	err error // of the last attempt
+type spans struct {
+	open map[*nats.Msg]tracing.Span
+	err  error // of the last attempt
 }
 
 // start puts the trace context of its transition into the message, or that of a new span below it if it is sampled.
-func (s spans) start(ctx context.Context, c PublisherConfig, x api.Transition, m *nats.Msg) {
+func (s *spans) start(ctx context.Context, c PublisherConfig, x api.Transition, m *nats.Msg) {
 	parent := tracing.Parse(x.TraceParent, x.TraceState)
 	if !parent.IsValid() {
 		return
@@ -37,7 +35,7 @@ func (s spans) start(ctx context.Context, c PublisherConfig, x api.Transition, m
 		attribute.Int("streamcounter.level", x.Level))
 	if own := span.Context(); own.IsSampled() {
 		giveTrace(m, own)
-		s[m] = &published{Span: span}
+		s.open[m] = span
 	}
 }
 
@@ -50,20 +48,19 @@ func giveTrace(m *nats.Msg, c trace.SpanContext) {
 	}
 }
 
-// keep ends the spans of messages that are not left. For the other messages it notes err, in case they are given up.
-func (s spans) keep(left []*nats.Msg, err error) {
-	for m, p := range s {
-		if slices.Contains(left, m) {
-			p.err = err
-			continue
+// keep ends the spans of messages that are not left. It notes err, in case the others are given up.
+func (s *spans) keep(left []*nats.Msg, err error) {
+	s.err = err
+	for m, span := range s.open {
+		if !slices.Contains(left, m) {
+			span.End(nil)
+			delete(s.open, m)
 		}
-		p.End(nil)
-		delete(s, m)
 	}
 }
 
-func (s spans) end() {
-	for _, p := range s {
-		p.End(p.err)
+func (s *spans) end() {
+	for _, span := range s.open {
+		span.End(s.err)
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os/exec"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,43 +14,15 @@ import (
 
 // alertmanager is Debian's Alertmanager, at one address over restarts. It keeps no alerts over restarts.
 type alertmanager struct {
-	t             *testing.T
-	program, addr string
-	config        string
-	stop          func()
+	*streamtest.Server
+	t *testing.T
 }
 
 func newAlertmanager(t *testing.T) *alertmanager {
 	t.Helper()
-	a := &alertmanager{t: t, program: streamtest.Program(t, "prometheus-alertmanager"), addr: testkit.FreeAddr(t),
-		config: testkit.WriteFile(t, "alertmanager.yml", "route: {receiver: none}\nreceivers: [{name: none}]\n")}
-	a.start()
-	return a
-}
-
-func (a *alertmanager) start() {
-	a.t.Helper()
-	log := &testkit.Log{}
-	cmd := exec.Command(a.program, "--config.file="+a.config, "--storage.path="+a.t.TempDir(),
-		"--web.listen-address="+a.addr, "--cluster.listen-address=")
-	cmd.Stdout, cmd.Stderr = log, log
-	testkit.Must(a.t, cmd.Start())
-	a.stop = sync.OnceFunc(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if a.t.Failed() {
-			a.t.Logf("alertmanager:\n%s", log)
-		}
-	})
-	a.t.Cleanup(a.stop)
-	streamtest.Eventually(a.t, "Alertmanager is ready", func() (bool, string) {
-		resp, err := http.Get("http://" + a.addr + "/-/ready")
-		if err != nil {
-			return false, err.Error()
-		}
-		resp.Body.Close()
-		return resp.StatusCode == http.StatusOK, resp.Status
-	})
+	config := testkit.WriteFile(t, "alertmanager.yml", "route: {receiver: none}\nreceivers: [{name: none}]\n")
+	return &alertmanager{streamtest.ServeHTTP(t, streamtest.Program(t, "prometheus-alertmanager"), "/-/ready",
+		"--config.file="+config, "--storage.path=.", "--web.listen-address=ADDR", "--cluster.listen-address="), t}
 }
 
 type amAlert struct {
@@ -63,7 +33,7 @@ type amAlert struct {
 // firing returns the active alerts, by key and level.
 func (a *alertmanager) firing() map[string]amAlert {
 	a.t.Helper()
-	resp, err := http.Get("http://" + a.addr + "/api/v2/alerts?active=true")
+	resp, err := http.Get("http://" + a.Addr() + "/api/v2/alerts?active=true")
 	testkit.Must(a.t, err)
 	defer resp.Body.Close()
 	var list []amAlert
@@ -97,7 +67,7 @@ func TestAlertmanager(t *testing.T) {
 	am := newAlertmanager(t)
 	w := newWorld(t, streamtest.NATS(t))
 	w.sinks(fmt.Sprintf("  - {name: am, type: alertmanager, url: %q, resolve_after: 20s, keys: [\"user:*\"]}\n",
-		"http://"+am.addr))
+		"http://"+am.Addr()))
 	p := w.start()
 	streamtest.Eventually(t, "the sink delivers", func() (bool, string) {
 		w.publish(w.alert("user:0", 80, api.StateRaised))
@@ -118,15 +88,15 @@ func TestAlertmanager(t *testing.T) {
 	w.publish(w.alert("user:1", 80, api.StateCleared)) // the last alert of the subject, but not about the 1h window
 	am.await("what has cleared is resolved", ready, "user:1 80 1h", "user:2 100 1m")
 
-	am.stop()
+	am.Kill()
 	w.publish(w.alert("user:2", 100, api.StateCleared))
-	am.start()
+	am.Start()
 	am.await("Alertmanager is told again", ready, "user:1 80 1h")
 
 	p.stop()
-	am.stop()
+	am.Kill()
 	w.publish(w.alert("user:3", 95, api.StateRaised))
-	am.start()
+	am.Start()
 	w.start()
 	got = am.await("both start anew", ready, "user:1 80 1h", "user:3 95 1m")
 	if since := got["user:1 80 1h"].StartsAt.UnixMilli(); since != hour.SinceMs {

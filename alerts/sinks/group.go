@@ -64,9 +64,9 @@ func NewGroup(c Config) (*Group, error) {
 
 // running is a sink at work.
 type running struct {
-	sink  *Sink
-	stop  context.CancelFunc
-	ended chan struct{}
+	sink *Sink
+	stop context.CancelFunc
+	work sync.WaitGroup
 }
 
 // Run delivers until ctx ends. When it returns, the delivered alerts are acknowledged. A reload stops and starts only
@@ -79,7 +79,7 @@ func (g *Group) Run(ctx context.Context) {
 		case <-g.changed:
 		case <-ctx.Done():
 			for _, r := range now {
-				<-r.ended
+				r.work.Wait()
 			}
 			return
 		}
@@ -97,7 +97,7 @@ func (g *Group) follow(ctx context.Context, now map[string]*running) {
 		if s := want[name]; s == nil || !s.same(r.sink) {
 			ending.Go(func() {
 				r.stop()
-				<-r.ended
+				r.work.Wait()
 				if s == nil { // not earlier: until its end the sink would set the gauges again
 					g.config.Metrics.end(name)
 				}
@@ -115,11 +115,8 @@ func (g *Group) follow(ctx context.Context, now map[string]*running) {
 
 func (g *Group) start(ctx context.Context, s *Sink) *running {
 	ctx, stop := context.WithCancel(ctx)
-	r := &running{sink: s, stop: stop, ended: make(chan struct{})}
+	r := &running{sink: s, stop: stop}
 	g.config.Metrics.begin(s.Name)
-	go func() {
-		defer close(r.ended)
-		newRunner(g, s).run(ctx)
-	}()
+	r.work.Go(func() { newRunner(g, s).run(ctx) })
 	return r
 }

@@ -119,6 +119,9 @@ func (r *receiver) taken() (list []api.Transition, attempts int) {
 	return list, r.attempts
 }
 
+// count returns how many attempts there were.
+func (r *receiver) count() int { _, attempts := r.taken(); return attempts }
+
 // allTexts returns the texts of the accepted alerts.
 func (r *receiver) allTexts() string {
 	r.mu.Lock()
@@ -154,7 +157,7 @@ func (w *world) addStreams() {
 	var err error
 	w.publisher, err = alerts.NewPublisher(w.connect(), alerts.PublisherConfig{Prefix: w.prefix, Replicas: w.replicas})
 	testkit.Must(w.t, err)
-	testkit.Must(w.t, w.publisher.Ensure(w.t.Context()))
+	streamtest.Succeeds(w.t, "there are streams", func() error { return w.publisher.Ensure(w.t.Context()) })
 }
 
 // newFiles returns a world without a publisher.

@@ -41,11 +41,8 @@ func (w *world) raised(n int) (list []api.Transition) {
 // awaitAttempt waits until the endpoint, which is down, has received a request.
 func (r *receiver) awaitAttempt() {
 	r.t.Helper()
-	_, before := r.taken()
-	streamtest.Eventually(r.t, "the endpoint is asked", func() (bool, string) {
-		_, attempts := r.taken()
-		return attempts > before, ""
-	})
+	before := r.count()
+	streamtest.Eventually(r.t, "the endpoint is asked", func() (bool, string) { return r.count() > before, "" })
 }
 
 // A sink that runs before the stream of alerts exists delivers it from its first alert on.
@@ -55,10 +52,7 @@ func TestTheStreamIsMadeLater(t *testing.T) {
 	r := newReceiver(t)
 	w.sinks(w.webhook("pager", r, ""))
 	w.start()
-	streamtest.Eventually(t, "the sink misses the stream", func() (bool, string) {
-		text := w.log.String()
-		return strings.Contains(text, "stream not found"), text
-	})
+	streamtest.EventuallyLogged(t, w.log, "stream not found", 1)
 	w.addStreams()
 	all := w.raised(9)
 	wantInOrder(t, r.awaitOf(9), all)
@@ -134,9 +128,9 @@ func TestAStopKeepsTheLock(t *testing.T) {
 	w.sinks(w.webhook("pager", &receiver{Server: server}, ", keys: ['user:*']"))
 	one := w.start()
 	js := streamtest.JetStream(t, w.url)
-	streamtest.Eventually(t, "the sink has its consumer", func() (bool, string) {
+	streamtest.Succeeds(t, "the sink has its consumer", func() error {
 		_, err := js.Consumer(t.Context(), w.stream(), "sink-pager")
-		return err == nil, fmt.Sprint(err)
+		return err
 	})
 	w.raised(1)
 	streamtest.Eventually(t, "it is being sent", func() (bool, string) { return under.Load() == 1, "" })
@@ -162,8 +156,7 @@ func TestOnACluster(t *testing.T) {
 	both := w.webhook("pager", r, "") + a.sink("")
 	w.sinks(both)
 	first := w.start()
-	w.ready(r)
-	w.readyAM(a)
+	w.ready(r, a)
 	all := w.raised(100)
 	wantInOrder(t, r.awaitOf(100), all)
 	js := streamtest.JetStream(t, w.url)
@@ -212,11 +205,8 @@ func TestWrongPasswordForNATS(t *testing.T) {
 	testkit.Must(t, err)
 	t.Cleanup(nc.Close)
 	w.run(nc)
-	streamtest.Eventually(t, "the log says why", func() (bool, string) {
-		text := w.log.String()
-		return strings.Contains(text, "the sink cannot read alerts") &&
-			strings.Contains(text, "Authorization Violation"), text
-	})
+	streamtest.EventuallyLogged(t, w.log, "the sink cannot read alerts", 1)
+	streamtest.EventuallyLogged(t, w.log, "Authorization Violation", 1)
 	if text := w.log.String(); strings.Contains(text, "buffer") {
 		t.Error(text)
 	}

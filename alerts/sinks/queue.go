@@ -123,7 +123,8 @@ func (q *queue) send(ctx context.Context, h *held) bool {
 			wait = r.after
 		}
 		q.retried(h, err, wait)
-		if !waitFor(ctx, wait, back) {
+		pause.Closed(ctx, back, time.Now().Add(wait))
+		if ctx.Err() != nil {
 			return false
 		}
 	}
@@ -147,18 +148,6 @@ func (q *queue) note(delivered bool) (back <-chan struct{}) {
 		q.failures++
 	}
 	return q.back
-}
-
-// waitFor waits until d has passed or the endpoint is back. It returns false if ctx ends before that.
-func waitFor(ctx context.Context, d time.Duration, back <-chan struct{}) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-back:
-	case <-ctx.Done():
-	}
-	return ctx.Err() == nil
 }
 
 // enter waits for a slot, and for the end of a pause that the endpoint requested.

@@ -110,8 +110,14 @@ func (r *runner) take(ctx context.Context) (*lock, error) {
 	return l, err
 }
 
-// start is where a process begins to deliver.
+// start is where a process begins to deliver. It makes the durable consumer of a sink, so that it starts at the right
+// alert.
 type start struct {
+	*runner
+	lock         *lock
+	stream, name string
+	want         jetstream.ConsumerConfig
+
 	consumer jetstream.Consumer
 	floor    uint64 // up to this sequence of the stream, all alerts are delivered or gone
 	removed  uint64 // alerts before it that were removed from the stream, and that nobody had delivered
@@ -121,28 +127,28 @@ type start struct {
 // start recreates the sink's durable consumer. It does not use the existing one: alerts that the previous process has
 // not acknowledged would come only after AckWait, and so after later alerts of their key. Alerts that the previous
 // process delivered after the first unacknowledged one come again.
-func (r *runner) start(ctx context.Context, l *lock) (start, error) {
+func (r *runner) start(ctx context.Context, l *lock) (*start, error) {
 	_, stream := alerts.StreamNames(r.config.Prefix)
-	c := &starter{runner: r, lock: l, stream: stream, name: consumerName(r.sink.Name)}
-	c.config = r.consumerConfig(c.name)
+	at := &start{runner: r, lock: l, stream: stream, name: consumerName(r.sink.Name)}
+	at.want = r.consumerConfig(at.name)
 	known, err := r.state.position(ctx)
 	var before jetstream.Consumer
 	if err == nil {
-		before, err = r.group.js.Consumer(ctx, stream, c.name)
+		before, err = r.group.js.Consumer(ctx, stream, at.name)
 		switch {
 		case err == nil:
-			err = c.after(ctx, before, known)
+			err = at.after(ctx, before, known)
 		case errors.Is(err, jetstream.ErrConsumerNotFound):
-			err = c.first(ctx, known)
+			err = at.first(ctx, known)
 		case errors.Is(err, jetstream.ErrStreamNotFound) && known == nil:
 			// The sink's next alert is the one that creates the stream, which may have more before the next attempt.
 			err = errors.Join(err, r.state.setPosition(ctx, l, 0))
 		}
 	}
 	if err != nil {
-		return start{}, fmt.Errorf("the consumer of %s: %w", stream, err)
+		return nil, fmt.Errorf("the consumer of %s: %w", stream, err)
 	}
-	return c.at, nil
+	return at, nil
 }
 
 // consumerConfig is the configuration for a sink without a position, which begins with the next alert.
@@ -154,78 +160,69 @@ func (r *runner) consumerConfig(name string) jetstream.ConsumerConfig {
 	}
 }
 
-// starter makes the durable consumer of a sink, so that it starts at the right alert.
-type starter struct {
-	*runner
-	lock         *lock
-	stream, name string
-	config       jetstream.ConsumerConfig
-	at           start
-}
-
-func (c *starter) create(ctx context.Context) (err error) {
-	c.at.consumer, err = c.group.js.CreateOrUpdateConsumer(ctx, c.stream, c.config)
+func (at *start) create(ctx context.Context) (err error) {
+	at.consumer, err = at.group.js.CreateOrUpdateConsumer(ctx, at.stream, at.want)
 	if err == nil {
-		c.at.floor = floorOf(c.at.consumer)
+		at.floor = floorOf(at.consumer)
 	}
 	return err
 }
 
 // recreate makes the consumer again. It starts after a sequence of the stream.
-func (c *starter) recreate(ctx context.Context, after uint64) error {
-	if err := c.group.js.DeleteConsumer(ctx, c.stream, c.name); err != nil {
+func (at *start) recreate(ctx context.Context, after uint64) error {
+	if err := at.group.js.DeleteConsumer(ctx, at.stream, at.name); err != nil {
 		return err
 	}
-	c.config.DeliverPolicy, c.config.OptStartSeq = jetstream.DeliverByStartSequencePolicy, after+1
-	c.config.OptStartTime = nil
-	return c.create(ctx)
+	at.want.DeliverPolicy, at.want.OptStartSeq = jetstream.DeliverByStartSequencePolicy, after+1
+	at.want.OptStartTime = nil
+	return at.create(ctx)
 }
 
 // after starts where the consumer before has acknowledged all.
-func (c *starter) after(ctx context.Context, before jetstream.Consumer, known *position) error {
+func (at *start) after(ctx context.Context, before jetstream.Consumer, known *position) error {
 	acked := floorOf(before)
 	// Store the position first: after a crash between the two calls, the next process finds it.
-	if err := c.state.setPosition(ctx, c.lock, acked); err != nil {
+	if err := at.state.setPosition(ctx, at.lock, acked); err != nil {
 		return err
 	}
 	if known == nil || known.sequence >= acked {
-		return c.recreate(ctx, acked)
+		return at.recreate(ctx, acked)
 	}
 	// A purge moves the acknowledged position to the end of the purge. The first message that a new consumer
 	// finds shows how many messages after the known position are gone.
-	if err := c.recreate(ctx, known.sequence); err != nil {
+	if err := at.recreate(ctx, known.sequence); err != nil {
 		return err
 	}
-	c.at.removed = c.at.floor - known.sequence
-	if c.at.floor >= acked {
+	at.removed = at.floor - known.sequence
+	if at.floor >= acked {
 		return nil
 	}
-	return c.recreate(ctx, acked)
+	return at.recreate(ctx, acked)
 }
 
 // first starts at the known position of a sink without a consumer, or with the next alert of a new sink.
-func (c *starter) first(ctx context.Context, known *position) error {
+func (at *start) first(ctx context.Context, known *position) error {
 	if known != nil {
 		// Alerts that were delivered are older than the stored position. If the first alert since then has a sequence
 		// below the position, the stream was recreated or restored.
-		c.config.DeliverPolicy, c.config.OptStartTime = jetstream.DeliverByStartTimePolicy, &known.at
+		at.want.DeliverPolicy, at.want.OptStartTime = jetstream.DeliverByStartTimePolicy, &known.at
 	}
-	if err := c.create(ctx); err != nil {
+	if err := at.create(ctx); err != nil {
 		return err
 	}
-	from := c.at.floor
+	from := at.floor
 	if known != nil && from >= known.sequence {
 		from = known.sequence
 	} else {
-		c.at.back = known != nil
-		if err := c.state.setPosition(ctx, c.lock, from); err != nil {
+		at.back = known != nil
+		if err := at.state.setPosition(ctx, at.lock, from); err != nil {
 			return err
 		}
 	}
-	if err := c.recreate(ctx, from); err != nil { // now its configuration has the sequence (floorOf)
+	if err := at.recreate(ctx, from); err != nil { // now its configuration has the sequence (floorOf)
 		return err
 	}
-	c.at.removed = c.at.floor - from
+	at.removed = at.floor - from
 	return nil
 }
 
@@ -242,7 +239,6 @@ func floorOf(c jetstream.Consumer) uint64 {
 
 // deliver reads alerts and sends them until ctx ends or the lock is lost.
 func (r *runner) deliver(ctx context.Context, l *lock) error {
-	_, stream := alerts.StreamNames(r.config.Prefix)
 	work, stop := context.WithCancel(l.ctx)
 	defer stop()
 	defer context.AfterFunc(ctx, stop)()
@@ -255,7 +251,7 @@ func (r *runner) deliver(ctx context.Context, l *lock) error {
 			return err
 		}
 	}
-	s := newSession(work, r, l, at)
+	s := newSession(work, at)
 	defer s.end()
 	defer stop() // before s.end, which waits for goroutines that end with work
 	if at.removed > 0 {
@@ -263,12 +259,12 @@ func (r *runner) deliver(ctx context.Context, l *lock) error {
 	}
 	if at.back {
 		s.log.Error("the stream of alerts was recreated or restored: alerts may be missing or repeated", "stream",
-			stream, "from", at.floor+1)
+			at.stream, "from", at.floor+1)
 		s.missed(work)
 	}
 	messages, err := at.consumer.Messages(jetstream.PullMaxMessages(maxHeld/2), jetstream.PullExpiry(5*time.Second))
 	if err != nil {
-		return fmt.Errorf("reading %s: %w", stream, err)
+		return fmt.Errorf("reading %s: %w", at.stream, err)
 	}
 	defer context.AfterFunc(work, messages.Stop)()
 	defer messages.Stop()
@@ -287,7 +283,7 @@ func (r *runner) deliver(ctx context.Context, l *lock) error {
 			err = s.take(work, m)
 		}
 		if err != nil {
-			return fmt.Errorf("reading %s: %w", stream, err)
+			return fmt.Errorf("reading %s: %w", at.stream, err)
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -19,9 +18,7 @@ const maxHeld = 1000
 
 // session is one period in which this process delivers for the sink.
 type session struct {
-	*runner
-	lock     *lock
-	consumer jetstream.Consumer
+	*start
 	queue    *queue
 	attempts context.Context // outlives the session by Stop, so that what was sent is acknowledged
 	cancel   context.CancelFunc
@@ -31,23 +28,20 @@ type session struct {
 
 	mu        sync.Mutex
 	held      map[uint64]*held // sequence → an alert that is not acknowledged
-	done      *simplelru.LRU[uint64, struct{}]
-	delivered uint64    // the last sequence that came, or that was gone before
-	noted     uint64    // the position that was stored last; used by the heartbeat, and then by end
-	logged    time.Time // when it was last logged that the endpoint fails
+	delivered uint64           // the last sequence that came, or that was gone before
+	noted     uint64           // the position that was stored last; used by the heartbeat, and then by end
+	logged    time.Time        // when it was last logged that the endpoint fails
 }
 
 // newSession begins a session. It ends after ctx, but not after the lock.
-func newSession(ctx context.Context, r *runner, l *lock, at start) *session {
-	s := &session{runner: r, lock: l, consumer: at.consumer, held: map[uint64]*held{}, delivered: at.floor,
-		noted: at.floor}
-	s.done, _ = simplelru.NewLRU[uint64, struct{}](4*maxHeld, nil) // the error is for a size below 1
-	s.attempts, s.cancel = context.WithCancel(l.ctx)
-	s.queue = newQueue(&queue{deliver: s.attempt, done: s.acknowledge, retried: s.retried, giveUp: r.sink.GiveUp,
-		backoff: r.config.Backoff})
+func newSession(ctx context.Context, at *start) *session {
+	s := &session{start: at, held: map[uint64]*held{}, delivered: at.floor, noted: at.floor}
+	s.attempts, s.cancel = context.WithCancel(at.lock.ctx)
+	s.queue = newQueue(&queue{deliver: s.attempt, done: s.acknowledge, retried: s.retried, giveUp: at.sink.GiveUp,
+		backoff: at.config.Backoff})
 	s.beating.Go(func() { s.heartbeat(ctx) })
-	if r.standing != nil {
-		s.beating.Go(func() { r.standing.resend(ctx) })
+	if at.standing != nil {
+		s.beating.Go(func() { at.standing.resend(ctx) })
 	}
 	return s
 }
@@ -84,10 +78,10 @@ func (s *session) take(ctx context.Context, m jetstream.Msg) error {
 	}
 	s.mu.Lock()
 	_, here := s.held[sequence]
-	_, was := s.done.Get(sequence)
+	was := sequence <= s.delivered // it was sent again: new messages come in the stream's order
 	s.mu.Unlock()
 	if here {
-		return nil // it was sent again while it waits here
+		return nil // and it waits here
 	}
 	t, err := api.ReadTransition(m.Subject(), m.Data())
 	if err != nil {
@@ -164,9 +158,6 @@ func (s *session) acknowledge(h *held, outcome string, err error) {
 		s.log.Error("gave up delivering an alert", "outcome", outcome, "id", h.alert.ID, "key",
 			h.alert.Key, "state", h.alert.State, "level", h.alert.Level, "error", err)
 	}
-	s.mu.Lock()
-	s.done.Add(h.sequence, struct{}{})
-	s.mu.Unlock()
 	for tries := 0; s.attempts.Err() == nil; tries++ {
 		within, cancel := context.WithTimeout(s.attempts, 2*time.Second)
 		err := s.confirm(within, h, outcome)

@@ -7,17 +7,20 @@ import (
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
+// endpoint counts the requests that it gets, or takes.
+type endpoint interface{ count() int }
+
 // ready waits until the sinks of the file have their consumers: a new consumer reads only alerts from then on.
-func (w *world) ready(receivers ...*receiver) {
+func (w *world) ready(endpoints ...endpoint) {
 	w.t.Helper()
-	before := make([]int, len(receivers))
-	for i, r := range receivers {
-		_, before[i] = r.taken()
+	before := make([]int, len(endpoints))
+	for i, e := range endpoints {
+		before[i] = e.count()
 	}
 	streamtest.Eventually(w.t, "each sink delivers", func() (bool, string) {
 		w.publish(w.alert("ready", 80, api.StateRaised))
-		for i, r := range receivers {
-			if _, attempts := r.taken(); attempts == before[i] {
+		for i, e := range endpoints {
+			if e.count() == before[i] {
 				return false, fmt.Sprintf("sink %d has sent nothing", i)
 			}
 		}

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 )
 
@@ -89,14 +88,4 @@ func (a *fakeAM) count() int {
 
 func (a *fakeAM) sink(more string) string {
 	return fmt.Sprintf("  - {name: am, type: alertmanager, url: %q%s}\n", a.URL, more)
-}
-
-// readyAM waits until the sink delivers.
-func (w *world) readyAM(a *fakeAM) {
-	w.t.Helper()
-	before := a.count()
-	streamtest.Eventually(w.t, "the sink delivers", func() (bool, string) {
-		w.publish(w.alert("ready", 80, api.StateRaised))
-		return a.count() > before, ""
-	})
 }

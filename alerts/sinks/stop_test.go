@@ -32,7 +32,7 @@ func TestAStopWithoutAnAnswer(t *testing.T) {
 		r := &runner{sink: &Sink{}, config: Config{Stop: time.Hour, AckWait: 24 * time.Hour,
 			Metrics: NewMetrics(prometheus.NewRegistry())}}
 		ctx, stop := context.WithCancel(t.Context())
-		s := newSession(ctx, r, l, start{consumer: silent{}})
+		s := newSession(ctx, &start{runner: r, lock: l, consumer: silent{}})
 		s.queue.deliver = func(context.Context, api.Transition) error { <-s.attempts.Done(); return s.attempts.Err() }
 		s.delivered = 1
 		s.queue.add(ctx, &held{})

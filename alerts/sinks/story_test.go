@@ -95,10 +95,10 @@ func (y *story) hook(name string) *receiver {
 	return y.hooks[name]
 }
 
-var endpoints = regexp.MustCompile(`HOOK\(\w+\)|\bAM\b`)
+var endpointWords = regexp.MustCompile(`HOOK\(\w+\)|\bAM\b`)
 
 func (y *story) file(list string) {
-	y.sinks(endpoints.ReplaceAllStringFunc(list, func(text string) string {
+	y.sinks(endpointWords.ReplaceAllStringFunc(list, func(text string) string {
 		if text == "AM" {
 			return strconv.Quote(y.am.URL)
 		}
@@ -182,7 +182,7 @@ func (y *story) run(words []string, input string) {
 		}
 	case "anew":
 		testkit.Must(y.t, y.js.DeleteStream(ctx, y.stream()))
-		testkit.Must(y.t, y.publisher.Ensure(ctx))
+		streamtest.Succeeds(y.t, "there are streams", func() error { return y.publisher.Ensure(ctx) })
 	case "acknowledged":
 		y.acknowledged(y.js)
 	default:
@@ -209,13 +209,12 @@ func (y *story) await(words, arg []string) {
 	y.t.Helper()
 	switch words[0] {
 	case "ready":
-		if arg[0] == "am" {
-			y.readyAM(y.am)
-			return
-		}
-		var list []*receiver
-		for _, name := range words[1:] {
-			list = append(list, y.hook(name))
+		list := []endpoint{y.am}
+		if arg[0] != "am" {
+			list = nil
+			for _, name := range words[1:] {
+				list = append(list, y.hook(name))
+			}
 		}
 		y.ready(list...)
 	case "get":
@@ -256,9 +255,7 @@ func (y *story) await(words, arg []string) {
 		if n, found := strings.CutPrefix(text, "$"); found {
 			text = y.all[number(y.t, n)-1].ID
 		}
-		streamtest.Eventually(y.t, text, func() (bool, string) {
-			return strings.Contains(y.log.String(), text), y.log.String()
-		})
+		streamtest.EventuallyLogged(y.t, y.log, text, 1)
 	default:
 		y.t.Fatalf("unknown step %q", words)
 	}

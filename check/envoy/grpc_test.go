@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
@@ -19,19 +18,6 @@ import (
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
-
-// descriptors makes one descriptor per text, such as "path=a user=1".
-func descriptors(texts ...string) (list []*commonv3.RateLimitDescriptor) {
-	for _, text := range texts {
-		d := &commonv3.RateLimitDescriptor{}
-		for _, pair := range strings.Fields(text) {
-			k, v, _ := strings.Cut(pair, "=")
-			d.Entries = append(d.Entries, &commonv3.RateLimitDescriptor_Entry{Key: k, Value: v})
-		}
-		list = append(list, d)
-	}
-	return list
-}
 
 // told writes a response as text: the overall code, then per descriptor its code, limit, what remains, and when more
 // comes.

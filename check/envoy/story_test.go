@@ -179,19 +179,18 @@ func requestOf(t *testing.T, line string) *rlsv3.RateLimitRequest {
 		return r
 	}
 	for _, text := range strings.Split(line, " | ") {
-		d := descriptors(text)[0]
-		d.Entries = slices.DeleteFunc(d.Entries, func(e *commonv3.RateLimitDescriptor_Entry) bool {
-			switch e.Key {
+		d := &commonv3.RateLimitDescriptor{}
+		for _, pair := range strings.Fields(text) {
+			switch key, value, _ := strings.Cut(pair, "="); key {
 			case "hits", "back":
-				d.HitsAddend, d.IsNegativeHits = wrapperspb.UInt64(number(e.Value)), e.Key == "back"
+				d.HitsAddend, d.IsNegativeHits = wrapperspb.UInt64(number(value)), key == "back"
 			case "limit":
-				d.Limit = &commonv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: uint32(number(e.Value)),
+				d.Limit = &commonv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: uint32(number(value)),
 					Unit: typev3.RateLimitUnit_MINUTE}
 			default:
-				return false
+				d.Entries = append(d.Entries, &commonv3.RateLimitDescriptor_Entry{Key: key, Value: value})
 			}
-			return true
-		})
+		}
 		r.Descriptors = append(r.Descriptors, d)
 	}
 	return r

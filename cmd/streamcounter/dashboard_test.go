@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -150,25 +149,9 @@ scrape_configs:
     authorization: {credentials: %s}
     static_configs: [{targets: [%q]}]
 `, readerToken, target))
-	addr := testkit.FreeAddr(t)
-	log := &strings.Builder{}
-	cmd := exec.Command(program, "--config.file="+config, "--storage.tsdb.path="+t.TempDir(),
-		"--web.listen-address="+addr)
-	cmd.Stdout, cmd.Stderr = log, log
-	testkit.Must(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if t.Failed() {
-			t.Logf("prometheus:\n%s", log)
-		}
-	})
-	p := prometheusServer{"http://" + addr}
-	streamtest.Eventually(t, "Prometheus is ready", func() (bool, string) {
-		code, text := request(t, "GET", p.base+"/-/ready", "")
-		return code == http.StatusOK, text
-	})
-	return p
+	p := streamtest.ServeHTTP(t, program, "/-/ready", "--config.file="+config, "--storage.tsdb.path=.",
+		"--web.listen-address=ADDR")
+	return prometheusServer{"http://" + p.Addr()}
 }
 
 // lacks returns why a query has no data to draw, or "" if it has data. If the panel must be busy, zero counts as no

@@ -1,7 +1,6 @@
 package crowdsec
 
 import (
-	"cmp"
 	"context"
 	"iter"
 	"net/netip"
@@ -19,19 +18,18 @@ import (
 // Bounds of what is remembered, and how often Redis is read.
 const (
 	scanEvery    = time.Second
+	scanFor      = 5 * time.Second // at most
 	maxBouncers  = 10_000
 	maxDeletions = 100_000
 )
 
-// Config of a Feed. Throttled and Now are required.
+// Config of a Feed.
 type Config struct {
 	// Throttled returns the keys that are throttled or blocked now; a key may come twice.
 	Throttled func(ctx context.Context) iter.Seq2[api.Throttled, error]
 	// Rules are the names of the rules whose throttles are decisions. Blocks by operators always are decisions.
 	Rules []string
 	Now   func() int64 // ms, by the clock of the store
-	// Timeout bounds one scan; default 5s.
-	Timeout time.Duration
 }
 
 // Changes are what a bouncer has not received yet. An empty list is null.
@@ -67,7 +65,6 @@ type deletion struct {
 
 // NewFeed makes a Feed.
 func NewFeed(c Config) *Feed {
-	c.Timeout = cmp.Or(c.Timeout, 5*time.Second)
 	bouncers, _ := lru.New[string, uint64](maxBouncers) // the error is for a size below 1
 	f := &Feed{config: c, rules: map[string]bool{}, standing: map[netip.Prefix]*standing{}, mostKept: maxDeletions,
 		bouncers: bouncers}
@@ -161,7 +158,7 @@ func (f *Feed) refresh(ctx context.Context) error {
 			return nil, nil
 		}
 		// The scan is for all callers that wait: it does not end when one of them goes.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.config.Timeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), scanFor)
 		defer cancel()
 		return nil, f.scan(ctx)
 	})

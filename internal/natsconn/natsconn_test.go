@@ -25,14 +25,6 @@ import (
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
 
-// await waits until the log contains a text the given number of times.
-func await(t *testing.T, log *testkit.Log, text string, times int) {
-	t.Helper()
-	streamtest.Eventually(t, "the log says "+text, func() (bool, string) {
-		return strings.Count(log.String(), text) >= times, log.String()
-	})
-}
-
 func connect(t *testing.T, url string, options ...nats.Option) (*nats.Conn, *natsconn.Status, *testkit.Log) {
 	t.Helper()
 	log, status := &testkit.Log{}, &natsconn.Status{OnClosed: func(err error) { t.Errorf("closed: %v", err) }}
@@ -67,7 +59,7 @@ func TestTheConnectionComesBackAfterAWrongPassword(t *testing.T) {
 	stop()
 	awaitConnected(t, status, false)
 	_, stop = startServer(t, server.Options{Port: port, Username: "u", Password: "another"})
-	await(t, log, `"NATS reports an error"`, 3) // the library gives up at the second
+	streamtest.EventuallyLogged(t, log, `"NATS reports an error"`, 3) // the library gives up at the second
 	stop()
 	startServer(t, server.Options{Port: port, Username: "u", Password: "right-one"})
 	awaitConnected(t, status, true)
@@ -161,7 +153,7 @@ func TestABrokenServer(t *testing.T) {
 			case <-time.After(time.Minute):
 				t.Fatal("no server has sent it")
 			}
-			await(t, log, "NATS is connected again", 1)
+			streamtest.EventuallyLogged(t, log, "NATS is connected again", 1)
 			awaitConnected(t, status, true)
 			checkLog(t, log, c.says)
 		})

@@ -1,11 +1,11 @@
 package natsconn
 
 import (
+	"context"
 	"log/slog"
 	"regexp"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"unicode/utf8"
 
 	"github.com/nats-io/nats.go"
@@ -60,14 +60,10 @@ func shorten(err error) error {
 	return short{err}
 }
 
-// kind is a kind of log lines, with its own rate.
+// kind is the log lines with one text, which have their own rate.
 type kind struct {
 	limit *rate.Limiter
-	left  atomic.Int64 // lines dropped since the last line
-}
-
-func newKind() *kind {
-	return &kind{limit: rate.NewLimiter(rate.Limit(1.0/secondsPerLine), linesAtOnce)}
+	left  int // lines dropped since the last line
 }
 
 // reporter follows a connection: it sets Status, and logs at a bounded rate. Its methods are callbacks of the
@@ -75,51 +71,55 @@ func newKind() *kind {
 type reporter struct {
 	log    *slog.Logger
 	status *Status
-	waited atomic.Bool // the first attempt has failed
-
-	losses, returns, attempts, failures *kind
+	waited bool             // the first attempt has failed
+	kinds  map[string]*kind // by their texts
 }
 
 func newReporter(log *slog.Logger, s *Status) *reporter {
-	return &reporter{log: log, status: s, losses: newKind(), returns: newKind(), attempts: newKind(),
-		failures: newKind()}
+	return &reporter{log: log, status: s, kinds: map[string]*kind{}}
 }
 
-func (k *kind) say(log func(string, ...any), text string, args ...any) {
+func (r *reporter) say(level slog.Level, text string, args ...any) {
+	k := r.kinds[text]
+	if k == nil {
+		k = &kind{limit: rate.NewLimiter(rate.Limit(1.0/secondsPerLine), linesAtOnce)}
+		r.kinds[text] = k
+	}
 	if !k.limit.Allow() {
-		k.left.Add(1)
+		k.left++
 		return
 	}
-	if left := k.left.Swap(0); left > 0 {
-		args = append(args, "more_of_these", left)
+	if k.left > 0 {
+		args = append(args, "more_of_these", k.left)
+		k.left = 0
 	}
-	log(text, args...)
+	r.log.Log(context.Background(), level, text, args...)
 }
 
 func (r *reporter) disconnected(_ *nats.Conn, err error) {
 	r.status.connected.Store(false)
 	r.status.disconnects.Add(1)
 	if err != nil {
-		r.losses.say(r.log.Warn, "NATS is disconnected, trying again", "error", shorten(err))
+		r.say(slog.LevelWarn, "NATS is disconnected, trying again", "error", shorten(err))
 	}
 }
 
 // connected is called for the first connection.
 func (r *reporter) connected(nc *nats.Conn) {
 	r.status.connected.Store(true)
-	if r.waited.Load() {
-		r.returns.say(r.log.Info, "NATS is connected", "server", nc.ConnectedAddr())
+	if r.waited {
+		r.say(slog.LevelInfo, "NATS is connected", "server", nc.ConnectedAddr())
 	}
 }
 
 func (r *reporter) reconnected(nc *nats.Conn) {
 	r.status.connected.Store(true)
-	r.returns.say(r.log.Info, "NATS is connected again", "server", nc.ConnectedAddr())
+	r.say(slog.LevelInfo, "NATS is connected again", "server", nc.ConnectedAddr())
 }
 
 func (r *reporter) refused(_ *nats.Conn, err error) {
-	r.waited.Store(true)
-	r.attempts.say(r.log.Warn, "connecting to NATS failed, trying again", "error", shorten(err))
+	r.waited = true
+	r.say(slog.LevelWarn, "connecting to NATS failed, trying again", "error", shorten(err))
 }
 
 // failed receives errors that the library finds outside of an operation: a refused subject, a slow subscriber, or an
@@ -129,7 +129,7 @@ func (r *reporter) failed(_ *nats.Conn, s *nats.Subscription, err error) {
 	if s != nil {
 		args = append(args, "subject", cut(s.Subject, shownText))
 	}
-	r.failures.say(r.log.Warn, "NATS reports an error", args...)
+	r.say(slog.LevelWarn, "NATS reports an error", args...)
 }
 
 func (r *reporter) closed(nc *nats.Conn) {

@@ -48,11 +48,13 @@ type Config struct {
 type Feed struct {
 	config Config
 	wake   chan struct{} // a page opens
+	// Stop ends all streams, as the end of the server would; pages connect again.
+	Stop    func()
+	stopped chan struct{} // closed by Stop
 
 	mu      sync.Mutex
 	viewers int
-	stopped chan struct{} // closed by Stop
-	events  [2]ring       // of rules that are enforced, and of shadow rules: neither pushes the other out
+	events  [2]ring // of rules that are enforced, and of shadow rules: neither pushes the other out
 	sample  *sample
 	samples uint64
 	sampler sampler
@@ -69,6 +71,7 @@ type ring struct {
 // NewFeed makes a Feed; Run makes it read.
 func NewFeed(c Config) *Feed {
 	f := &Feed{config: c, wake: make(chan struct{}, 1), stopped: make(chan struct{})}
+	f.Stop = sync.OnceFunc(func() { close(f.stopped) })
 	for i := range f.events {
 		f.events[i].list = make([]api.Transition, keptEvents)
 	}
@@ -90,17 +93,6 @@ func (f *Feed) Run(ctx context.Context) {
 	}
 }
 
-// Stop ends all streams, as the end of the server would; pages connect again.
-func (f *Feed) Stop() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	select {
-	case <-f.stopped:
-	default:
-		close(f.stopped)
-	}
-}
-
 // look samples once a second until no page is open.
 func (f *Feed) look(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -113,16 +105,14 @@ func (f *Feed) look(ctx context.Context) {
 	}
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
-	for idle := 0; idle < 5; { // a page that is loaded again comes back at once
-		f.measure(ctx)
+	for idle := 0; idle < 5; idle++ { // a page that is loaded again comes back at once
+		if f.measure(ctx) {
+			idle = 0
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-		}
-		idle++
-		if f.watched() {
-			idle = 0
 		}
 	}
 }
@@ -134,14 +124,8 @@ func (f *Feed) forget() {
 	f.sample, f.plots, f.sampler = nil, nil, sampler{}
 }
 
-func (f *Feed) watched() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.viewers > 0
-}
-
-// measure makes the next sample.
-func (f *Feed) measure(ctx context.Context) {
+// measure makes the next sample, and reports whether a page is open.
+func (f *Feed) measure(ctx context.Context) bool {
 	within, cancel := context.WithTimeout(ctx, lookFor)
 	defer cancel()
 	s := f.sampler.next(within, time.Now(), f.config)
@@ -151,6 +135,7 @@ func (f *Feed) measure(ctx context.Context) {
 	if f.plots = append(f.plots, s.point()); len(f.plots) > plotted {
 		f.plots = f.plots[len(f.plots)-plotted:]
 	}
+	return f.viewers > 0
 }
 
 // take keeps a transition for the pages. Alerts of level 100 come with each throttle decision, and

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/internal/activity"
+	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
 // Bounds of the trend.
@@ -35,9 +36,7 @@ type tally struct {
 
 // keepTrend adds a point a minute until ctx ends.
 func (f *Feed) keepTrend(ctx context.Context) {
-	tick := time.NewTicker(trendEvery)
-	defer tick.Stop()
-	for {
+	for more := true; more; more = pause.For(ctx, trendEvery) {
 		within, cancel := context.WithTimeout(ctx, lookFor)
 		all, err := f.config.Activity(within)
 		cancel()
@@ -45,11 +44,6 @@ func (f *Feed) keepTrend(ctx context.Context) {
 			f.mu.Lock()
 			f.trend.add(time.Now(), all, shadows(f.config.Rules()))
 			f.mu.Unlock()
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
 		}
 	}
 }

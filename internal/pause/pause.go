@@ -28,8 +28,8 @@ func BeforeDeadline(ctx context.Context, d time.Duration) bool {
 	return For(ctx, d)
 }
 
-// Closed waits until a channel is closed. It returns false if ctx or the deadline ends first.
-func Closed(ctx context.Context, over <-chan struct{}, deadline time.Time) bool {
+// Closed waits until a channel is closed, or has a value. It returns false if ctx or the deadline ends first.
+func Closed[T any](ctx context.Context, over <-chan T, deadline time.Time) bool {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	select {

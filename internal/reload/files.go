@@ -1,5 +1,5 @@
 // Package reload owns values that are made from files and made again when the files change (rules, limits, tokens,
-// certificates, extractors), and values that a server sends (pushed.go). If a change cannot be used, the previous
+// certificates, extractors), and values that a server sends (Pushed). If a change cannot be used, the previous
 // value stays.
 package reload
 
@@ -138,14 +138,7 @@ func (f *Files[T]) load(now look) error {
 }
 
 func (l look) same(other look) bool {
-	return reason(l.err) == reason(other.err) && slices.EqualFunc(l.files, other.files, func(a, b File) bool {
+	return fmt.Sprint(l.err) == fmt.Sprint(other.err) && slices.EqualFunc(l.files, other.files, func(a, b File) bool {
 		return a.Path == b.Path && bytes.Equal(a.Data, b.Data)
 	})
-}
-
-func reason(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }

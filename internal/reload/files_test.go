@@ -127,10 +127,17 @@ func TestFilesAreFollowed(t *testing.T) {
 		w.want("one is too large", "4|3", 5)
 		write(t, a, "")
 		w.want("one is empty", "|3", 6)
+		var second error
+		w.OnReload(func(err error) { second = err })
 		testkit.Must(t, w.Reload())
 		w.want("told to, though nothing changed", "|3", 7)
-		if n := strings.Count(w.log.String(), "level=ERROR"); n != 3 {
-			t.Errorf("%d errors in the log, want 3:\n%s", n, &w.log)
+		write(t, a, "bad")
+		err := w.Reload()
+		if w.want("told to, with a bad one", "|3", 8); err == nil || w.attempts()[7] != err || second != err {
+			t.Errorf("%v, hooks %v and %v", err, w.attempts()[7], second)
+		}
+		if n := strings.Count(w.log.String(), "level=ERROR"); n != 4 {
+			t.Errorf("%d errors in the log, want 4:\n%s", n, &w.log)
 		}
 	})
 }
@@ -183,24 +190,6 @@ func TestAListIsFollowed(t *testing.T) {
 		testkit.Must(t, os.Remove(filepath.Join(dir, "a")))
 		w.want("one went", "2", 3)
 	})
-}
-
-func TestReload(t *testing.T) {
-	a := filepath.Join(t.TempDir(), "a")
-	write(t, a, "1")
-	f, err := reload.Open("letters", nil, joined, a)
-	testkit.Must(t, err)
-	var first, second error
-	f.OnReload(func(err error) { first = err })
-	f.OnReload(func(err error) { second = err })
-	write(t, a, "bad")
-	if err := f.Reload(); err == nil || first != err || second != err || f.Value() != "1" {
-		t.Errorf("%v, hooks %v and %v, value %s", err, first, second, f.Value())
-	}
-	write(t, a, "2")
-	if err := f.Reload(); err != nil || first != nil || second != nil || f.Value() != "2" {
-		t.Errorf("%v, hooks %v and %v, value %s", err, first, second, f.Value())
-	}
 }
 
 func TestOpenNeedsGoodFiles(t *testing.T) {

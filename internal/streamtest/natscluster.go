@@ -110,15 +110,9 @@ func (c *NATSCluster) ask(what string, do func(context.Context, jetstream.JetStr
 // nats-server.
 func natsServer(t testing.TB, args ...string) *Server {
 	t.Helper()
-	s := &Server{t: t, scheme: "nats", bin: os.Args[0], env: []string{isNATSServer + "=1"}, dir: t.TempDir(),
-		port: testkit.FreePort(t)}
+	s := newServer(t, os.Args[0], "nats")
+	s.env = []string{isNATSServer + "=1"}
 	s.args = append(args, "--addr", "127.0.0.1", "--port", strconv.Itoa(s.port), "--jetstream", "--store_dir", s.dir)
-	t.Cleanup(func() {
-		s.remove()
-		if t.Failed() {
-			t.Logf("nats-server %v: …%s", args, s.logEnd())
-		}
-	})
 	return s
 }
 

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // Server is a server program on a loopback port, with its log in Dir, to simulate faults. Its methods may be called
@@ -29,6 +31,19 @@ type Server struct {
 	cmd    *exec.Cmd
 	gone   chan struct{} // closed when the process has ended
 	paused bool
+}
+
+// newServer makes a server in a directory of its own, which has not started and ends with the test. If the test fails,
+// it logs what the server said.
+func newServer(t testing.TB, bin, scheme string) *Server {
+	s := &Server{t: t, bin: bin, scheme: scheme, dir: t.TempDir(), port: testkit.FreePort(t)}
+	t.Cleanup(func() {
+		s.remove()
+		if t.Failed() {
+			t.Logf("%s %v: …%s", filepath.Base(bin), s.args, s.logEnd())
+		}
+	})
+	return s
 }
 
 // Addr is the server's host:port, the same over restarts.

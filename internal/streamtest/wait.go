@@ -41,3 +41,20 @@ func EventuallyIs(t testing.TB, what, want string, number func() float64) {
 		return is == n && !above || above && is > n, fmt.Sprint(is)
 	})
 }
+
+// EventuallyLogged waits until a log has a text so many times.
+func EventuallyLogged(t testing.TB, log fmt.Stringer, text string, times int) {
+	t.Helper()
+	Eventually(t, "the log says "+text, func() (bool, string) {
+		return strings.Count(log.String(), text) >= times, log.String()
+	})
+}
+
+// Succeeds waits until do returns no error: a server on a busy machine may answer too late for a request.
+func Succeeds(t testing.TB, what string, do func() error) {
+	t.Helper()
+	Eventually(t, what, func() (bool, string) {
+		err := do()
+		return err == nil, fmt.Sprint(err)
+	})
+}

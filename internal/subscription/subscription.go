@@ -9,11 +9,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
 const (
@@ -98,21 +101,10 @@ func Run(ctx context.Context, c Config, take func(Delivery)) error {
 				wait, last = retryFirst, ""
 			}
 		}
-		s.pause(ctx, wait)
+		pause.Closed(ctx, s.status, time.Now().Add(wait)) // or until it is connected again, or closed
 		wait = min(2*wait, retryMost)
 	}
 	return nil
-}
-
-// pause waits, but not longer than until the connection changes.
-func (s *subscription) pause(ctx context.Context, wait time.Duration) {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-s.status: // connected again, or closed
-	case <-ctx.Done():
-	}
 }
 
 // session reads through its own consumer, until a message could have been missed. The error says why.
@@ -228,4 +220,12 @@ func (s *subscription) drop(consumer string) {
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout/4)
 	defer cancel()
 	_ = s.js.DeleteConsumer(ctx, s.Stream, consumer)
+}
+
+// ValidateToken reports whether a prefix or the name of a rule can be one token of a NATS subject.
+func ValidateToken(name string) error {
+	if name == "" || strings.ContainsAny(name, ".*> \t\r\n") {
+		return fmt.Errorf("%q is not a prefix or rule: it cannot be part of a NATS subject", name)
+	}
+	return nil
 }

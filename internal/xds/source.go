@@ -27,7 +27,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -62,16 +61,16 @@ type Source struct {
 	arrived chan struct{} // closed when the first limits have been taken
 
 	// Only Run uses these:
-	taken   []*rlsconf.RateLimitConfig // what is in force
-	refused refusal                    // the last response that was refused
-	away    map[string]bool            // reasons why the server is away that were logged; empty: it answers
+	last handled         // the last response
+	away map[string]bool // reasons why the server is away that were logged; empty: it answers
 }
 
-// refusal is a response that was refused, and how long to wait before it is refused again.
-type refusal struct {
-	response []*anypb.Any
-	err      error // nil: none
-	wait     time.Duration
+// handled is a response, by its contents. If it was refused, it has the reason, and how long to wait before it is
+// refused again.
+type handled struct {
+	resources []string
+	err       error
+	wait      time.Duration
 }
 
 // New does not connect yet; Run does.
@@ -202,7 +201,9 @@ func (s *Source) follow(ctx context.Context) (answered bool, err error) {
 	if err := client.InitConnect(conn); err != nil {
 		return false, err
 	}
-	s.refused = refusal{}
+	if s.last.err != nil {
+		s.last = handled{} // a new stream has its reason at once
+	}
 	for {
 		response, err := client.Fetch()
 		if err != nil {
@@ -212,14 +213,7 @@ func (s *Source) follow(ctx context.Context) (answered bool, err error) {
 			s.config.Log.Info("the xDS server answers again", "server", s.config.Server)
 		}
 		answered, s.away = true, nil
-		if s.again(ctx, response.Resources) {
-			err = s.refused.err
-		} else if err = s.take(response.Resources); err != nil {
-			s.refused = refusal{response.Resources, err, s.config.FirstWait}
-		} else {
-			s.refused = refusal{} // it is in force, so what was refused before is not
-		}
-		if err == nil {
+		if err = s.answer(ctx, response.Resources); err == nil {
 			err = client.Ack()
 		} else {
 			err = client.Nack(shorten(err.Error()))
@@ -230,51 +224,37 @@ func (s *Source) follow(ctx context.Context) (answered bool, err error) {
 	}
 }
 
-// again reports whether the same response has been refused already, and waits if it has: go-control-plane's cache
-// sends a refused response again at once, some thousand times a second. During the wait the server has nothing else
-// to send, because it waits for the answer.
-func (s *Source) again(ctx context.Context, response []*anypb.Any) bool {
-	r := &s.refused
-	if r.err == nil || !sameSet(response, r.response) {
-		return false
+// answer takes a response, unless it has the same resources as the one before. If that one was refused, this one is
+// refused again after a wait: go-control-plane's cache sends a refused response again at once, some thousand times a
+// second. During the wait the server has nothing else to send, because it waits for the answer.
+func (s *Source) answer(ctx context.Context, response []*anypb.Any) error {
+	resources := contents(response)
+	switch {
+	case !slices.Equal(resources, s.last.resources) || s.Ready() != nil:
+		s.last = handled{resources, s.take(response), s.config.FirstWait}
+	case s.last.err != nil:
+		pause.For(ctx, s.last.wait)
+		s.last.wait = min(2*s.last.wait, s.config.LongestWait, maxRefusalWait)
 	}
-	pause.For(ctx, r.wait)
-	r.wait = min(2*r.wait, s.config.LongestWait, maxRefusalWait)
-	return true
+	return s.last.err
 }
 
 // maxRefusalWait bounds how late a correction is seen.
 const maxRefusalWait = 5 * time.Second
 
-// sameSet compares responses whose resources may be in any order.
-func sameSet(a, b []*anypb.Any) bool {
-	if len(a) != len(b) {
-		return false
+// contents returns the resources of a response as text in one order, because servers send them in any order.
+func contents(response []*anypb.Any) (list []string) {
+	for _, one := range response {
+		list = append(list, one.GetTypeUrl()+string(one.GetValue()))
 	}
-	seen := make(map[string]int, len(a))
-	for _, one := range a {
-		seen[one.GetTypeUrl()+string(one.GetValue())]++
-	}
-	for _, one := range b {
-		seen[one.GetTypeUrl()+string(one.GetValue())]--
-	}
-	for _, n := range seen {
-		if n != 0 {
-			return false
-		}
-	}
-	return true
+	slices.Sort(list)
+	return list
 }
 
 // take puts the limits of a response in force, except those that cannot be counted. For those it returns an error,
-// which the server receives in a NACK. If the response cannot be read, the limits before stay in force. A response
-// with what is in force already changes nothing.
+// which the server receives in a NACK. If the response cannot be read, the limits before stay in force.
 func (s *Source) take(response []*anypb.Any) error {
 	list, err := resourcesOf(response)
-	same := func(a, b *rlsconf.RateLimitConfig) bool { return proto.Equal(a, b) }
-	if err == nil && s.Ready() == nil && s.Refused() == nil && slices.EqualFunc(list, s.taken, same) {
-		return nil
-	}
 	if err = s.Take(func() (*config.Limits, error) {
 		if err != nil {
 			return nil, err
@@ -283,7 +263,6 @@ func (s *Source) take(response []*anypb.Any) error {
 	}, "resources", len(list)); err != nil {
 		return err
 	}
-	s.taken = list
 	for _, warning := range s.Limits().Warnings() {
 		s.config.Log.Warn(warning)
 	}

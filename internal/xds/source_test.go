@@ -132,12 +132,12 @@ func TestTheServerGoesAndComesBack(t *testing.T) {
 	server.Acked("1")
 	streams := w.server.Streams()
 	w.server.Stop()
-	w.awaitLog("the xDS server is away")
+	streamtest.EventuallyLogged(t, &w.log, "the xDS server is away", 1)
 	if w.limit("edge") != 5 {
 		t.Errorf("edge %d while the server is away, want 5", w.limit("edge"))
 	}
 	w.server.Start()
-	w.awaitLog("the xDS server answers again")
+	streamtest.EventuallyLogged(t, &w.log, "the xDS server answers again", 1)
 	if w.server.Streams() <= streams {
 		t.Error("no new stream")
 	}
@@ -148,13 +148,6 @@ func TestTheServerGoesAndComesBack(t *testing.T) {
 	w.server.Set("1", resource("a", "edge", "client", 8)) // a server that restarted and counts anew
 	w.server.Start()
 	streamtest.Eventually(t, "the new limit", func() (bool, string) { return w.limit("edge") == 8, "" })
-}
-
-func (w *world) awaitLog(text string) {
-	w.t.Helper()
-	streamtest.Eventually(w.t, "the log says "+text, func() (bool, string) {
-		return w.logged(text) > 0, ""
-	})
 }
 
 // While the server is away, Run alone decides when to try again: between two attempts the only connections are the
@@ -173,7 +166,7 @@ func TestAttemptsArePaced(t *testing.T) {
 	})
 	t.Cleanup(func() { _ = l.Close(); accepting.Wait() })
 	w := following(t, func(c *xds.Config) { c.Server, c.FirstWait = l.Addr().String(), time.Hour })
-	w.awaitLog("the xDS server is away")
+	streamtest.EventuallyLogged(t, &w.log, "the xDS server is away", 1)
 	const own = 200
 	for range own {
 		conn, err := net.Dial("tcp", l.Addr().String())
@@ -202,7 +195,7 @@ func TestCertificatesChange(t *testing.T) {
 	server.SetTLS(others.Config(others.Issue("gateway")))
 	server.Set("2", resource("a", "edge", "client", 6))
 	server.Start()
-	w.awaitLog("certificate signed by unknown authority")
+	streamtest.EventuallyLogged(t, &w.log, "certificate signed by unknown authority", 1)
 	first := w.logged("the xDS server is away")
 	trusted.Store(others.Config("", ""))
 	server.Acked("2")

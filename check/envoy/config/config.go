@@ -33,7 +33,7 @@ type file struct {
 
 // descriptor is one descriptor as the file has it. at is its name from the top.
 type descriptor struct {
-	in                   *file // the file that it is in; set by build
+	in                   *file // descriptors of several files can be in one domain
 	at                   string
 	key, value           string
 	limit                *rateLimit
@@ -52,13 +52,17 @@ type rateLimit struct {
 	unlimited  bool
 	name       string
 	replaces   []string
+
+	// per is the window, and wire the unit as the service has it; set by check.
+	per  time.Duration
+	wire rlsv3.RateLimitResponse_RateLimit_Unit
 }
 
 // readFile reads one file. It accepts the files that envoyproxy/ratelimit reads. It refuses a file that
 // envoyproxy/ratelimit would refuse, or would read with another meaning.
 func readFile(name string, data []byte) (*file, error) {
 	f := &file{name: name}
-	d, err := document.Read(name, data, "domain and descriptors", func(d *document.Document) document.Setter {
+	_, err := document.Read(name, data, "domain and descriptors", func(d *document.Document) document.Setter {
 		f.Document = d
 		return d.Mapping(
 			document.Field{Name: "domain", Need: document.Needed, Set: document.Leaf(d, &f.domain, document.Text)},
@@ -69,7 +73,6 @@ func readFile(name string, data []byte) (*file, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.Document = d
 	return f, f.checkDomain()
 }
 
@@ -90,7 +93,7 @@ func (f *file) list(to *[]*descriptor, depth int) document.Setter {
 			return f.Errorf(n, "descriptors nested deeper than %d", maxDepth)
 		}
 		return f.List(func(n *document.Node, at string) error {
-			r := &descriptor{at: at}
+			r := &descriptor{in: f, at: at}
 			if err := f.descriptor(r, depth)(n, at); err != nil {
 				return err
 			}
@@ -233,7 +236,8 @@ func (f *file) check(r *descriptor) error {
 	if l.unit == "" {
 		return f.ErrorAt(at, "unit is missing: want %s, or unlimited: true", unitNames)
 	}
-	_, _, err := l.span()
+	var err error
+	l.per, l.wire, err = l.span()
 	switch {
 	case errors.Is(err, errUnit):
 		return f.ErrorAt(at+".unit", "unit %w", err)

@@ -1,8 +1,10 @@
 package config
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -48,30 +50,31 @@ func keyOf(domain string, d *commonv3.RateLimitDescriptor, tag, suffix string) s
 	}
 	var room [api.MaxKeyBytes]byte
 	buf := appendText(room[:0], domain)
-	from, to := 0, 0 // the tag with its braces
-	for _, e := range entries {
-		key, braces := e.GetKey(), tag != "" && to == 0 && e.GetKey() == tag
-		buf = append(buf, '/')
-		if braces {
-			from = len(buf)
-			buf = append(buf, '{')
-		}
-		buf = append(appendText(buf, key), '=')
-		buf = appendValue(buf, e.GetValue(), braces)
-		if braces {
-			buf = append(buf, '}')
-			to = len(buf)
-		}
+	tagged := slices.IndexFunc(entries, func(e *entry) bool { return tag != "" && e.GetKey() == tag })
+	for i, e := range entries {
+		buf = asItIs.appendEntry(buf, e, i == tagged)
 	}
 	if len(buf)+len(suffix) <= api.MaxKeyBytes {
 		return string(append(buf, suffix...))
 	}
 	most := api.MaxKeyBytes - sumBytes - len(suffix)
 	short := cut(buf, most)
-	if to > len(short) {
+	if from, to := bytes.IndexByte(buf, '{'), bytes.IndexByte(buf, '}')+1; to > len(short) {
 		short = append(cut(buf[:from], most-(to-from)), buf[from:to]...)
 	}
 	return string(short) + sum(buf) + suffix
+}
+
+// asItIs is in place of the node of an entry that no configuration has.
+var asItIs node
+
+// tagIn returns the entry of a key that is in braces, with the slash before it; empty: there is none.
+func tagIn(key string) string {
+	from := strings.IndexByte(key, '{')
+	if from < 0 {
+		return ""
+	}
+	return key[from-1 : strings.IndexByte(key, '}')+1]
 }
 
 // IsOwn reports whether a descriptor asks for a key as it is.
@@ -127,14 +130,6 @@ func appendPart(buf []byte, s string) []byte {
 func shortened(text []byte) string { return string(cut(text, maxPart-sumBytes)) + sum(text) }
 
 func part(s string) string { return string(appendPart(nil, s)) }
-
-// appendValue writes a value, shortened if it is the tag's and long.
-func appendValue(buf []byte, s string, tag bool) []byte {
-	if tag {
-		return appendPart(buf, s)
-	}
-	return appendText(buf, s)
-}
 
 // cut returns at most n bytes of what is written. It does not split characters or escapes.
 func cut(text []byte, n int) []byte {

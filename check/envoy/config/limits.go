@@ -2,8 +2,6 @@ package config
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 	"strings"
 
@@ -21,14 +19,13 @@ type Limits struct {
 	// Find returns a key, the first rule that matches it is the rule of that limit. Workers count and sweep by these
 	// rules.
 	rules  *windows.Rules
-	count  int  // of limits, including the unlimited and the zero ones
 	shadow bool // no limit denies
 	quota  bool // all are quotas
 	// warnings are fields of resources that are not known here.
 	warnings []string
 	// refused are descriptors and domains of resources that cannot be counted; all else is in force.
 	refused []error
-	dump    []string // a line for each limit
+	dump    []string // a line for each limit, including the unlimited and the zero ones
 }
 
 type domain struct {
@@ -65,7 +62,7 @@ type pattern struct {
 }
 
 // Len returns how many limits there are.
-func (l *Limits) Len() int { return l.count }
+func (l *Limits) Len() int { return len(l.dump) }
 
 // Shadow reports whether no limit denies, whatever it finds.
 func (l *Limits) Shadow() bool { return l != nil && l.shadow }
@@ -126,50 +123,44 @@ func (l *Limits) Find(name string, d *commonv3.RateLimitDescriptor) (Limit, bool
 		return Limit{}, false
 	}
 	var room [api.MaxKeyBytes]byte // so that most keys cost one allocation
-	var path [maxDepth]*node
-	buf, tagged, at := append(room[:0], dom.text...), -1, dom.top
+	var nodes [maxDepth]*node
+	buf, at := append(room[:0], dom.text...), dom.top
+	p := path{domain: dom, tagged: -1}
 	for i, e := range entries {
 		n := at.find(e)
 		if n == nil {
 			return Limit{}, false
 		}
-		braces := tagged < 0 && l.tag != "" && e.GetKey() == l.tag
-		buf = append(buf, '/')
-		if braces {
-			tagged = i
-			buf = append(buf, '{')
+		if p.tagged < 0 && l.tag != "" && e.GetKey() == l.tag {
+			p.tagged = i
 		}
-		buf = append(n.key.append(buf, e.GetKey(), false), '=')
-		buf = n.value.append(buf, e.GetValue(), braces)
-		if braces {
-			buf = append(buf, '}')
-		}
-		path[i], at = n, n.next
+		buf = n.appendEntry(buf, e, i == p.tagged)
+		nodes[i], at = n, n.next
 	}
-	last := path[len(entries)-1]
-	found := last.limit
-	if found == nil {
+	p.nodes = nodes[:len(entries)]
+	last := nodes[len(entries)-1]
+	if last.limit == nil {
 		return Limit{}, false
 	}
-	limit := *found
+	limit := *last.limit
 	if limit.Labels == nil {
-		limit.Labels = labels(dom.name, entries, path[:len(entries)], limit.Detailed)
+		limit.Labels = p.labels(entries, limit.Detailed)
 	}
 	switch {
 	case limit.Key != "":
-	case last.compact != "":
-		limit.Key = compacted(last.compact, entries, path[:len(entries)], tagged, buf)
+	case last.compact != "": // after the sum of the path come the tag and the sum of the whole key
+		limit.Key = last.compact + tagIn(string(buf)) + markedSum(buf)
 	case len(buf) <= api.MaxKeyBytes:
 		limit.Key = string(buf)
 	default:
-		limit.Key = long(dom, entries, path[:len(entries)], tagged, buf)
+		limit.Key = p.long(entries, buf)
 	}
 	return limit, true
 }
 
 // find returns the descriptor of an entry, or nil. It compares patterns with keys and values as written, as rules do,
 // so both always agree.
-func (l level) find(e *commonv3.RateLimitDescriptor_Entry) *node {
+func (l level) find(e *entry) *node {
 	if e.GetValue() != "" {
 		if n := l.texts[[2]string{e.GetKey(), e.GetValue()}]; n != nil {
 			return n
@@ -189,12 +180,25 @@ func (l level) find(e *commonv3.RateLimitDescriptor_Entry) *node {
 	return l.texts[[2]string{e.GetKey(), ""}]
 }
 
+// appendEntry adds the form that an entry has in a counted key.
+func (n *node) appendEntry(buf []byte, e *entry, tag bool) []byte {
+	open, shut := "", ""
+	if tag {
+		open, shut = "{", "}"
+	}
+	buf = n.key.append(append(append(buf, '/'), open...), e.GetKey(), false)
+	return append(n.value.append(append(buf, '='), e.GetValue(), tag), shut...)
+}
+
 // append adds to buf the form that s, a key or a value of an entry, has in a counted key.
 func (p *pattern) append(buf []byte, s string, tag bool) []byte {
 	if p.fixed {
 		return append(buf, p.text...)
 	}
-	return appendValue(buf, s, tag)
+	if tag {
+		return appendPart(buf, s)
+	}
+	return appendText(buf, s)
 }
 
 // fits reports whether text has the pieces in their order, the first at its beginning, the last at its end, without
@@ -219,75 +223,6 @@ func fits(pieces []string, text []byte) bool {
 	return true
 }
 
-// long returns a key of over 512 bytes in a short form: the path of the limit, with ~ for the text of each star.
-// The sum of the whole key is before the ~ of the last pattern that has a star. The key fits the limit's pattern, and
-// no pattern that the values did not fit: no piece of a pattern has a byte of what is between the pieces here.
-func long(dom *domain, entries []*commonv3.RateLimitDescriptor_Entry, path []*node, tagged int, whole []byte) string {
-	var last *pattern
-	for i, n := range path {
-		if !n.key.fixed {
-			last = &n.key
-		}
-		if !n.value.fixed && i != tagged {
-			last = &n.value
-		}
-	}
-	key := []byte(dom.text)
-	short := func(p *pattern) {
-		pieces := []string{p.text}
-		if !p.fixed {
-			pieces = p.pieces
-		}
-		key = append(key, pieces[0]...)
-		if p == last {
-			key = append(key, markedSum(whole)...)
-		}
-		for _, piece := range pieces[1:] {
-			key = append(append(key, '~'), piece...)
-		}
-	}
-	for i, n := range path {
-		key = append(key, '/')
-		if i == tagged {
-			key = appendTag(key, n, entries[i])
-			continue
-		}
-		short(&n.key)
-		key = append(key, '=')
-		short(&n.value)
-	}
-	return string(key)
-}
-
-// appendTag adds the entry in braces, which chooses the partition.
-func appendTag(key []byte, n *node, e *commonv3.RateLimitDescriptor_Entry) []byte {
-	key = append(append(append(key, '{'), n.key.text...), '=')
-	return append(n.value.append(key, e.GetValue(), true), '}')
-}
-
-// compacted returns a key of a limit whose own text is too long: after the sum of the limit's path come the tag and
-// the sum of the whole key.
-func compacted(begin string, entries []*commonv3.RateLimitDescriptor_Entry, path []*node, tagged int,
-	whole []byte) string {
-	key := []byte(begin)
-	if tagged >= 0 {
-		key = appendTag(append(key, '/'), path[tagged], entries[tagged])
-	}
-	return string(append(key, markedSum(whole)...))
-}
-
-// markedSum returns about 101 bits of the SHA-256, as long as all of it in hex, in characters that no pattern has.
-func markedSum(whole []byte) string {
-	var out []byte
-	h := sha256.Sum256(whole)
-	for _, half := range [][]byte{h[:8], h[8:16]} {
-		for v, i := binary.BigEndian.Uint64(half), 0; i < 32; v, i = v/3, i+1 {
-			out = append(out, ";=~"[v%3])
-		}
-	}
-	return string(out)
-}
-
 // glob returns the pattern as a rule has it.
 func (p *pattern) glob() string {
 	if p.fixed {
@@ -300,10 +235,10 @@ func (p *pattern) glob() string {
 	return strings.Join(globs, "*")
 }
 
-// leastBytes returns how many bytes the pattern takes in a long key, without the sum.
-func (p *pattern) leastBytes() int {
+// shortest returns what a key has at least: a ~ for the text of each star.
+func (p *pattern) shortest() string {
 	if p.fixed {
-		return len(p.text)
+		return p.text
 	}
-	return len(strings.Join(p.pieces, "~"))
+	return strings.Join(p.pieces, "~")
 }

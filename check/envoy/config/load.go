@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
@@ -58,14 +57,12 @@ func (o Options) Validate() error {
 }
 
 // window returns the window of a limit.
-func (o Options) window(limit, multiplier int64, unit rlsv3.RateLimitResponse_RateLimit_Unit, per time.Duration) (
-	windows.Window, error,
-) {
-	byCalendar := unit == rlsv3.RateLimitResponse_RateLimit_MONTH || unit == rlsv3.RateLimitResponse_RateLimit_YEAR
-	if o.Calendar == "" || multiplier != 1 || !byCalendar {
-		return windows.Window{Limit: limit, Per: per}, nil
+func (o Options) window(l *rateLimit) (windows.Window, error) {
+	byCalendar := l.wire == rlsv3.RateLimitResponse_RateLimit_MONTH || l.wire == rlsv3.RateLimitResponse_RateLimit_YEAR
+	if o.Calendar == "" || l.multiplier != 1 || !byCalendar {
+		return windows.Window{Limit: l.perUnit, Per: l.per}, nil
 	}
-	return windows.CalendarWindow(limit, strings.ToLower(unit.String()), o.Calendar, "")
+	return windows.CalendarWindow(l.perUnit, strings.ToLower(l.wire.String()), o.Calendar, "")
 }
 
 func parse(texts []reload.File, o Options) (*Limits, error) {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	"pgregory.net/rapid"
@@ -31,12 +32,15 @@ func (g generator) text(t *rapid.T, what string, most int) string {
 	return strings.Join(rapid.SliceOfN(rapid.SampledFrom(g.pieces), 0, most).Draw(t, what), "")
 }
 
+// drawn is the file of all descriptors.
+var drawn = &file{Document: new(document.Document), name: "f", domain: "d"}
+
 // descriptors makes a level of a configuration, without repeats.
 func (g generator) descriptors(t *rapid.T, tag string, depth int) []*descriptor {
 	var out []*descriptor
 	seen := map[[2]string]bool{}
 	for range rapid.IntRange(0, 5-depth).Draw(t, "descriptors") {
-		r := &descriptor{key: g.key(t)}
+		r := &descriptor{in: drawn, key: g.key(t)}
 		switch rapid.IntRange(0, 3).Draw(t, "kind") {
 		case 0:
 			r.value = g.text(t, "value", 2)
@@ -58,7 +62,8 @@ func (g generator) descriptors(t *rapid.T, tag string, depth int) []*descriptor 
 		}
 		if rapid.IntRange(0, 3).Draw(t, "limit") > 0 {
 			r.limit = &rateLimit{
-				unit: "minute", multiplier: 1, perUnit: int64(rapid.IntRange(0, 1000).Draw(t, "requests")),
+				unit: "minute", per: time.Minute, multiplier: 1,
+				perUnit:   int64(rapid.IntRange(0, 1000).Draw(t, "requests")),
 				unlimited: rapid.IntRange(0, 5).Draw(t, "unlimited") == 0,
 			}
 		}
@@ -73,8 +78,9 @@ func (g generator) descriptors(t *rapid.T, tag string, depth int) []*descriptor 
 func (g generator) limits(t *rapid.T) (*Limits, []*descriptor) {
 	tag := rapid.SampledFrom([]string{"", "t"}).Draw(t, "tag")
 	list := g.descriptors(t, tag, 1)
-	l, err := build([]*file{{Document: new(document.Document), name: "f", domain: "d", descriptors: list}},
-		Options{Tag: tag})
+	f := *drawn
+	f.descriptors = list
+	l, err := build([]*file{&f}, Options{Tag: tag})
 	testkit.Must(t, err)
 	return l, list
 }

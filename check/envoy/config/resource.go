@@ -50,7 +50,7 @@ func (f *file) nested(list []*rlsconf.RateLimitDescriptor, at string, depth int)
 		return nil
 	}
 	for i, d := range list {
-		r := &descriptor{at: fmt.Sprintf("%s[%d]", at, i), key: d.GetKey(), value: d.GetValue(),
+		r := &descriptor{in: f, at: fmt.Sprintf("%s[%d]", at, i), key: d.GetKey(), value: d.GetValue(),
 			shadow: d.GetShadowMode(), detailed: d.GetDetailedMetric()}
 		r.quota = f.note(r.at, d.ProtoReflect().GetUnknown())
 		if p := d.GetRateLimit(); p != nil {

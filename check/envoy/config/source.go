@@ -25,10 +25,7 @@ type SourceConfig struct {
 
 // Source has the current limits, and the rules that are made of them and of the rules file. It reloads all files when
 // one changes.
-type Source struct{ *sourceFiles }
-
-// sourceFiles reloads the files.
-type sourceFiles = reload.Files[loaded]
+type Source struct{ *reload.Files[loaded] }
 
 type loaded struct {
 	limits *Limits

@@ -27,23 +27,10 @@ type placed struct {
 	depth int
 }
 
-// walk is the place of the builder in a domain: the path that leads there.
+// walk is the place of the builder in a domain: the path that leads there, and the descriptors of its nodes.
 type walk struct {
-	domain string // as it is in a key
-	depth  int
-	match  string // the pattern of keys so far
-	text   string // the same as text, while all is fixed
-	fixed  bool
-	dotted string // as envoyproxy/ratelimit names it in its statistics
-	plain  string // for the rule's name
-	exact  bool   // plain has the whole path
-	labels []string
-	live   bool // a label is made of the value asked for
-	size   int  // the fewest bytes of a key
-	// tag is the entry in braces as it is in a key, without a value that is not fixed; empty: none yet. It has at
-	// most tagBytes.
-	tag      string
-	tagBytes int
+	path
+	list []*descriptor
 }
 
 func build(files []*file, o Options) (*Limits, error) {
@@ -51,15 +38,15 @@ func build(files []*file, o Options) (*Limits, error) {
 		domains: map[string]*domain{}}}
 	b.OnDeny = cmp.Or(o.OnDeny, string(windows.OnDenySkip))
 	from := map[string]*file{} // domain → the first file that has it
+	var domains []*file
 	for _, f := range files {
-		own(f, f.descriptors)
 		b.limits.warnings = append(b.limits.warnings, f.unknown...)
 		b.limits.refused = append(b.limits.refused, f.refused...)
 		first := from[f.domain]
 		switch {
 		case first == nil:
-			from[f.domain] = &file{Document: f.Document, name: f.name, domain: f.domain, onDeny: f.onDeny,
-				descriptors: f.descriptors}
+			from[f.domain] = new(*f)
+			domains = append(domains, from[f.domain])
 		case !o.MergeDomains:
 			if err := b.refuse(f, f.ErrorAt("domain", "domain %q: %s has it already; want each domain in one file, "+
 				"or --rls-merge-domains", f.domain, first.name)); err != nil {
@@ -70,8 +57,8 @@ func build(files []*file, o Options) (*Limits, error) {
 			first.onDeny = cmp.Or(first.onDeny, f.onDeny)
 		}
 	}
-	for _, f := range files {
-		if err := b.domain(from[f.domain]); err != nil {
+	for _, f := range domains {
+		if err := b.domain(f); err != nil {
 			return nil, err
 		}
 	}
@@ -90,25 +77,12 @@ func (b *builder) refuse(f *file, err error) error {
 	return nil
 }
 
-// own sets the file that descriptors are in, because descriptors of several files can be in one domain.
-func own(f *file, list []*descriptor) {
-	for _, r := range list {
-		r.in = f
-		own(f, r.nested)
-	}
-}
-
-// domain makes the levels of one domain, once.
+// domain makes the levels of one domain.
 func (b *builder) domain(f *file) (err error) {
-	if b.limits.domains[f.domain] != nil {
-		return nil
-	}
 	dom := &domain{name: f.domain, text: part(f.domain), brings: bringing{
 		onDeny: windows.OnDeny(cmp.Or(f.onDeny, b.OnDeny)), shadow: b.Shadow, quota: b.Quota}}
 	b.limits.domains[f.domain] = dom
-	at := walk{domain: dom.text, match: escapeGlob(dom.text), text: dom.text, fixed: true, dotted: f.domain,
-		plain: f.domain, exact: isWord(f.domain), size: len(dom.text), labels: []string{f.domain}}
-	dom.top, err = b.level(at, f.descriptors)
+	dom.top, err = b.level(walk{path: path{domain: dom, tagged: -1}}, f.descriptors)
 	return err
 }
 
@@ -251,13 +225,10 @@ func patternOf(s string, share bool) pattern {
 
 // node makes the node of a descriptor, what is below it, and its limit; nil if it is refused.
 func (b *builder) node(at walk, r *descriptor, literal bool) (*node, error) {
-	n := &node{key: patternOf(r.key, false), value: patternOf(r.value, r.share), label: r.key,
+	n := &node{key: patternOf(r.key, false), value: patternOf(r.value, r.share), label: label(r.key, r.value),
 		live: r.live && !r.share && r.rank() > 0}
 	if r.share && len(n.key.pieces) > 1 { // under another key, the same text can have its own count
 		n.value.text = strings.Join(n.value.pieces, "%*")
-	}
-	if r.value != "" {
-		n.label += "_" + r.value
 	}
 	if err := b.checkTag(at, r, n); err != nil {
 		return nil, b.refuse(r.in, err)
@@ -266,7 +237,7 @@ func (b *builder) node(at walk, r *descriptor, literal bool) (*node, error) {
 		n.key = pattern{fixed: true, text: part(r.key)}
 		n.value = pattern{fixed: true, text: part(r.value)}
 	}
-	down := at.to(r, n, !at.tagged() && b.limits.tag != "" && r.key == b.limits.tag)
+	down := at.to(r, n, at.tagged < 0 && b.limits.tag != "" && r.key == b.limits.tag)
 	if err := b.addLimit(down, r, n); err != nil {
 		if err = b.refuse(r.in, err); err != nil {
 			return nil, err
@@ -280,7 +251,7 @@ func (b *builder) node(at walk, r *descriptor, literal bool) (*node, error) {
 
 // checkTag refuses patterns that could be in braces, but would not be found by the text in the braces.
 func (b *builder) checkTag(at walk, r *descriptor, n *node) error {
-	if at.tagged() || b.limits.tag == "" || !fits(n.key.pieces, appendText(nil, b.limits.tag)) {
+	if at.tagged >= 0 || b.limits.tag == "" || !fits(n.key.pieces, appendText(nil, b.limits.tag)) {
 		return nil
 	}
 	if len(n.key.pieces) > 1 {
@@ -296,49 +267,24 @@ func (b *builder) checkTag(at walk, r *descriptor, n *node) error {
 	return nil
 }
 
-func (at walk) tagged() bool { return at.tag != "" }
-
 // to returns the walk one descriptor further.
 func (at walk) to(r *descriptor, n *node, tag bool) walk {
-	open, shut := "", ""
 	if tag {
-		open, shut = "{", "}"
-		at.tag = "/{" + n.key.text + "=" + n.value.text + "}"
-		at.tagBytes = len(at.tag)
-		if !n.value.fixed {
-			at.tagBytes += maxPart
-		}
+		at.tagged = len(at.nodes)
 	}
-	at.depth++
-	at.labels = append(slices.Clip(at.labels), n.label)
-	at.live = at.live || n.live
-	at.match += "/" + open + n.key.glob() + "=" + n.value.glob() + shut
-	at.fixed = at.fixed && n.key.fixed && n.value.fixed
-	at.text += "/" + open + n.key.text + "=" + n.value.text + shut
-	at.size += len("/="+open+shut) + n.key.leastBytes()
-	if tag && !n.value.fixed {
-		at.size += maxPart
-	} else {
-		at.size += n.value.leastBytes()
-	}
-	at.dotted += "." + r.key
-	at.plain += "--" + r.key
-	at.exact = at.exact && isWord(r.key) && (r.value == "" || isWord(r.value))
-	if r.value != "" {
-		at.dotted += "_" + r.value
-		at.plain += "-" + r.value
-	}
+	at.list, at.nodes = append(slices.Clip(at.list), r), append(slices.Clip(at.nodes), n)
 	return at
 }
 
 // compact returns the beginning of the keys of a limit whose own text leaves no room in a key: the domain, the
-// SHA-256 of its path, and as much of the path as there is room for, for people. No other key begins like this,
-// because no written text begins with ~. The tag follows and, if a star is in the path, the sum of the whole key.
-func (at walk) compact() string {
+// SHA-256 of its pattern, and as much of the path as there is room for, for people. No other key begins like this,
+// because no written text begins with ~. The tag, of at most tagBytes, follows and, if a star is in the path, the sum
+// of the whole key.
+func (at walk) compact(match string, tagBytes int) string {
 	const domainBytes, pathBytes = 63, 128
-	begin := string(cut([]byte(at.domain), domainBytes)) + "/" + sum([]byte(at.match)) + "/"
-	path := appendText(nil, strings.TrimPrefix(at.dotted[len(at.labels[0]):], "."))
-	room := api.MaxKeyBytes - sumBytes - len(begin) - at.tagBytes
+	begin := string(cut([]byte(at.domain.text), domainBytes)) + "/" + sum([]byte(match)) + "/"
+	path := appendText(nil, strings.Join(at.labels(nil, false)[1:], "."))
+	room := api.MaxKeyBytes - sumBytes - len(begin) - tagBytes
 	return begin + string(cut(path, min(room, pathBytes)))
 }
 
@@ -346,44 +292,43 @@ func (b *builder) addLimit(at walk, r *descriptor, n *node) error {
 	if r.limit == nil {
 		return nil
 	}
+	labels := at.labels(nil, false)
+	dotted := strings.Join(labels, ".")
 	if b.literal == 0 {
-		b.limits.count++
-		b.limits.dump = append(b.limits.dump, dumped(at.dotted, r))
+		b.limits.dump = append(b.limits.dump, dumped(dotted, r))
 	}
 	l := &Limit{
-		Name: cmp.Or(r.limit.name, at.dotted), Named: r.limit.name != "", Replaces: r.limit.replaces,
+		Name: cmp.Or(r.limit.name, dotted), Named: r.limit.name != "", Replaces: r.limit.replaces,
 		Unlimited: r.limit.unlimited, Shadow: r.shadow, Quota: r.quota || b.Quota, Watched: b.Shadow,
 		Metadata: r.metadata, Detailed: r.detailed,
 	}
-	if !r.detailed && !at.live {
-		l.Labels = at.labels
+	if !r.detailed && !slices.ContainsFunc(at.nodes, func(n *node) bool { return n.live }) {
+		l.Labels = labels
 	}
-	key, match, depth := at.text, at.match, at.depth
-	if at.size > api.MaxKeyBytes-sumBytes {
-		n.compact = at.compact()
-		key, match, depth = n.compact+at.tag, escapeGlob(n.compact)+"*", maxDepth+1
+	pattern := at.text(escapeGlob(at.domain.text), func(one *pattern, _ int) string { return one.glob() })
+	key, match, depth := at.shortest(), pattern, len(at.nodes)
+	if len(key) > api.MaxKeyBytes-sumBytes {
+		tag := tagIn(key)
+		n.compact = at.compact(pattern, len(tag))
+		key, match, depth = n.compact+tag, escapeGlob(n.compact)+"*", maxDepth+1
 	}
 	n.limit = l
-	if at.fixed {
+	if !slices.ContainsFunc(at.nodes, func(n *node) bool { return !n.key.fixed || !n.value.fixed }) {
 		l.Key, match = key, escapeGlob(key)
 	}
 	if l.Unlimited {
 		return nil
 	}
-	per, unit, err := r.limit.span()
-	if err != nil {
-		return r.in.ErrorAt(r.at+".rate_limit", "%w", err) // check has found it before
-	}
-	l.PerUnit, l.Unit, l.Multiplier = uint32(r.limit.perUnit), unit, uint32(r.limit.multiplier)
+	l.PerUnit, l.Unit, l.Multiplier = uint32(r.limit.perUnit), r.limit.wire, uint32(r.limit.multiplier)
 	if l.DenyAll = l.PerUnit == 0; l.DenyAll {
 		return nil
 	}
-	window, err := b.window(int64(l.PerUnit), r.limit.multiplier, unit, per)
+	window, err := b.window(r.limit)
 	if err != nil {
 		return r.in.ErrorAt(r.at+".rate_limit", "%w", err)
 	}
 	b.rules = append(b.rules, placed{limit: l, depth: depth, rule: &windows.Rule{
-		Name: ruleName(at), Match: match, Algorithm: b.Algorithm, Hold: windows.DefaultHold,
+		Name: ruleName(at, pattern), Match: match, Algorithm: b.Algorithm, Hold: windows.DefaultHold,
 		Windows: []windows.Window{window}, Shadow: r.shadow || l.Quota || b.Shadow,
 		Exclusive: true, Unlevelled: b.Unlevelled,
 		OnError: onError, OnDeny: windows.OnDeny(cmp.Or(r.onDeny, r.in.onDeny, b.OnDeny)),
@@ -412,10 +357,18 @@ func escapeGlob(s string) string {
 // ruleName names a rule by its path, domain--key-value--key. A name that does not have the whole path (other
 // characters than a-z and 0-9, too long) ends in a hash of the pattern. So a name depends only on its own path, and
 // stays the same when other limits come and go.
-func ruleName(at walk) string {
+func ruleName(at walk, pattern string) string {
 	const most, hashed = 64, 8
-	if at.exact && len(at.plain) <= most {
-		return at.plain
+	plain, exact := at.domain.name, isWord(at.domain.name)
+	for _, r := range at.list {
+		plain += "--" + r.key
+		exact = exact && isWord(r.key) && (r.value == "" || isWord(r.value))
+		if r.value != "" {
+			plain += "-" + r.value
+		}
+	}
+	if exact && len(plain) <= most {
+		return plain
 	}
 	name := strings.Map(func(c rune) rune {
 		switch {
@@ -425,8 +378,8 @@ func ruleName(at walk) string {
 			return c + 'a' - 'A'
 		}
 		return '-'
-	}, at.plain)
-	h := sha256.Sum256([]byte(at.match))
+	}, plain)
+	h := sha256.Sum256([]byte(pattern))
 	return name[:min(len(name), most-hashed-1)] + "-" + hex.EncodeToString(h[:])[:hashed]
 }
 

@@ -1,11 +1,19 @@
 package subscription
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
+
+func TestMain(m *testing.M) { streamtest.Main(m) }
 
 // numbered is a consumer whose messages have the given numbers.
 type numbered struct {
@@ -46,5 +54,31 @@ func TestAGapEndsTheSession(t *testing.T) {
 	_, err := s.fetch(t.Context(), numbered{numbers: []uint64{8, 10}}, 8)
 	if err == nil || !strings.Contains(err.Error(), "message 10 came where 9 was expected") {
 		t.Errorf("a gap: %v", err)
+	}
+}
+
+// A subscription to new messages waits for its stream. It gets the messages that came before it found the stream.
+func TestTheStreamIsMadeLater(t *testing.T) {
+	url := streamtest.OwnNATS(t).URL()
+	js := streamtest.JetStream(t, url)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	err := Run(ctx, Config{NC: streamtest.ConnectNATS(t, url), Stream: "S", From: jetstream.DeliverNewPolicy,
+		Failed: func(err error) error {
+			if !errors.Is(err, jetstream.ErrStreamNotFound) {
+				return err
+			}
+			_, err = js.CreateStream(ctx, jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}})
+			testkit.Must(t, err)
+			_, err = js.Publish(ctx, "s", nil)
+			testkit.Must(t, err)
+			return nil
+		}}, func(d Delivery) {
+		if len(d.Messages) > 0 {
+			cancel()
+		}
+	})
+	if err != nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		t.Errorf("the first message does not come: %v", err)
 	}
 }
