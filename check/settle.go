@@ -137,7 +137,7 @@ func (s *Service) settle(ctx context.Context, id string, op lua.SettleOp, ttl ti
 		if op == lua.Renew { // which frees nothing: the units stay for longer
 			s.denials.charged(k.Key, s.denials.now())
 		} else {
-			s.changed(k.Key, freed)
+			s.denials.forget(k.Key)
 		}
 		if k.Plan != nil {
 			out.Keys = append(out.Keys, k.State.KeyState(k.Plan, k.Key))
