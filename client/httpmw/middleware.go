@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
+	"maps"
 	"net/http"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -99,26 +99,17 @@ func (c *Config) admits(w http.ResponseWriter, r *http.Request, g gate.Gate) (*c
 	if v.Err != nil {
 		c.OnError(r, v.Err)
 	}
-	for name, values := range v.Header() {
-		w.Header()[name] = values
-	}
+	maps.Copy(w.Header(), v.Header())
 	switch v.Outcome {
 	case gate.Pass:
 		return v.Slot, true
 	case gate.Over:
 		c.Denied(w, r, v.Answer)
-	case gate.Invalid:
-		writeProblem(w, http.StatusBadRequest, invalid(v.Err))
-	case gate.Refused:
-		writeProblem(w, http.StatusInternalServerError, body{Problem: api.Problem{Type: api.ProblemPrefix + "internal",
-			Title: "This service cannot check its limit"}})
-	default:
+		return nil, false
+	case gate.Unavailable, gate.Gone:
 		w.Header().Set("Retry-After", "1") // seconds; it is not known how long it will take
-		writeProblem(w, http.StatusServiceUnavailable, body{Problem: api.Problem{
-			Type: api.ProblemPrefix + "unavailable", Title: "The limit cannot be checked",
-			Detail: "it is not known whether this is within its limit",
-		}})
 	}
+	writeProblem(w, body{Problem: problems[v.Outcome]})
 	return nil, false
 }
 
@@ -129,37 +120,32 @@ type body struct {
 }
 
 func denied(w http.ResponseWriter, _ *http.Request, a api.CheckAnswer) {
-	b := body{Problem: api.Problem{Type: api.ProblemPrefix + "over-limit", Title: "Over the limit",
-		Detail: "over the limit"}, RetryAfterMs: a.RetryAfterMs}
-	if a.RetryAfterMs > 0 {
-		b.Detail = fmt.Sprintf("over the limit; it is admitted again in %d ms", a.RetryAfterMs)
-	}
-	writeProblem(w, http.StatusTooManyRequests, b)
+	writeProblem(w, body{problem(http.StatusTooManyRequests, "over-limit", "Over the limit",
+		gate.OverText(a.RetryAfterMs)), a.RetryAfterMs})
 }
 
-// invalid returns a problem that does not show the key, because the caller must not see it.
-func invalid(err error) body {
-	for _, e := range []struct {
-		err         error
-		name, title string
-	}{
-		{gate.ErrNoKey, "bad-key", "The request has no key"},
-		{api.ErrBadKey, "bad-key", "The key of the request cannot be counted"},
-		{api.ErrBadCount, "bad-count", "The cost of the request is out of bounds"},
-	} {
-		if errors.Is(err, e.err) {
-			return body{Problem: api.Problem{Type: api.ProblemPrefix + e.name, Title: e.title}}
-		}
-	}
-	return body{Problem: api.Problem{Type: api.ProblemPrefix + "cost-exceeds-limit",
-		Title: "The cost is above the limit and can never be admitted"}}
+func problem(status int, name, title, detail string) api.Problem {
+	return api.Problem{Type: api.ProblemPrefix + name, Title: title, Status: status, Detail: detail}
 }
 
-func writeProblem(w http.ResponseWriter, status int, b body) {
-	b.Status = status
+var unavailable = problem(http.StatusServiceUnavailable, "unavailable", "The limit cannot be checked",
+	"it is not known whether this is within its limit")
+
+// problems: outcome → the answer. None shows the key, because the caller must not see it.
+var problems = map[gate.Outcome]api.Problem{
+	gate.NoKey:   problem(http.StatusBadRequest, "bad-key", "The request has no key", ""),
+	gate.BadKey:  problem(http.StatusBadRequest, "bad-key", "The key of the request cannot be counted", ""),
+	gate.BadCost: problem(http.StatusBadRequest, "bad-count", "The cost of the request is out of bounds", ""),
+	gate.AboveLimit: problem(http.StatusBadRequest, "cost-exceeds-limit",
+		"The cost is above the limit and can never be admitted", ""),
+	gate.Refused:     problem(http.StatusInternalServerError, "internal", "This service cannot check its limit", ""),
+	gate.Unavailable: unavailable, gate.Gone: unavailable,
+}
+
+func writeProblem(w http.ResponseWriter, b body) {
 	text, _ := json.Marshal(b) // strings and numbers alone
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(status)
+	w.WriteHeader(b.Status)
 	_, _ = w.Write(append(text, '\n')) // the caller is gone if this fails
 }
