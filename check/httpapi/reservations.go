@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -88,23 +89,26 @@ func (s *Server) postReservation(w http.ResponseWriter, r *http.Request) error {
 func (s *Server) postSettlement(w http.ResponseWriter, r *http.Request) error {
 	escaped, verb, _ := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), reservationsPath), "/")
 	id, _ := url.PathUnescape(escaped) // see rest: it has no error
-	var got api.Settlement
-	var err error
 	switch verb {
 	case "commit":
-		var body api.CommitRequest
-		if err = s.readOptionalJSON(w, r, &body); err == nil {
-			got, err = s.checks.Commit(r.Context(), id, body)
-		}
+		return settle(s, w, r, id, s.checks.Commit)
 	case "renew":
-		var body api.RenewRequest
-		if err = s.readOptionalJSON(w, r, &body); err == nil {
-			got, err = s.checks.Renew(r.Context(), id, body)
-		}
-	default:
-		notFound(w, r, ", expected .../commit or .../renew")
-		return nil
+		return settle(s, w, r, id, s.checks.Renew)
 	}
+	notFound(w, r, ", expected .../commit or .../renew")
+	return nil
+}
+
+// settle answers with what settles a reservation as the body says, which may be missing.
+func settle[T any](s *Server, w http.ResponseWriter, r *http.Request, id string,
+	settles func(ctx context.Context, id string, body T) (api.Settlement, error)) error {
+	var body T
+	if r.ContentLength != 0 {
+		if err := s.readJSON(w, r, &body); err != nil {
+			return err
+		}
+	}
+	got, err := settles(r.Context(), id, body)
 	return respond(w, got, err)
 }
 
@@ -120,12 +124,4 @@ func (s *Server) postLease(w http.ResponseWriter, r *http.Request) error {
 	}
 	got, err := s.checks.Lease(req)
 	return respond(w, got, err)
-}
-
-// readOptionalJSON is readJSON for a body that may be missing.
-func (s *Server) readOptionalJSON(w http.ResponseWriter, r *http.Request, into any) error {
-	if r.ContentLength == 0 {
-		return nil
-	}
-	return s.readJSON(w, r, into)
 }
