@@ -93,18 +93,18 @@ func NewService(c Config) (*Service, error) {
 	c.Timeout = cmp.Or(c.Timeout, 250*time.Millisecond)
 	c.Retention = cmp.Or(c.Retention, defaultRetention)
 	c.Instances = cmp.Or(c.Instances, 1)
+	if c.Now == nil {
+		c.Now = time.Now
+	}
 	s := &Service{config: c, held: reservations.New(c.Counter), local: counters.NewLocal(maxLocalKeys, nil),
 		outage: newOutage(cmp.Or(c.Log, slog.Default()), c.Rules)}
 	s.announced, _ = lru.New[string, announced](maxAnnounced) // the error is for a size below 1
 	s.local.Instances = c.Instances
-	if c.Now == nil {
-		c.Now = time.Now
-	}
 	s.denials = newDenials(c.Counter, c.Denials, c.Now, c.Timeout)
-	s.leases = newLeases(c, s.held, s.ofShard, s.denials)
+	s.leases = newLeases(s)
 	for i := range c.Counter.Shards() {
 		changed := func(to gobreaker.State, why error) { s.outage.changed(i, to, why) }
-		s.shards = append(s.shards, newShard(c.Counter, c.Timeout, c.NoAnswer == nil, changed, s.denials, c.Tracer))
+		s.shards = append(s.shards, newShard(c, changed, s.denials))
 	}
 	return s, nil
 }

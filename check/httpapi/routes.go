@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	_ "embed"
 	"net/http"
 	"net/url"
 	"slices"
@@ -58,6 +59,16 @@ func HealthRoutes(ready func(context.Context) error) []Route {
 		})}
 	}
 	return []Route{health("/healthz", "ok", nil), health("/readyz", "ready", ready)}
+}
+
+// OpenAPI describes the HTTP interface; a test compares every answer with it.
+//
+//go:embed openapi.json
+var OpenAPI []byte
+
+func getOpenAPI(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(OpenAPI) // the caller is gone if this fails
 }
 
 // rest returns what follows a path in a request. The error is for escapes that EscapedPath never has.
