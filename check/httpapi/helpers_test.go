@@ -3,8 +3,10 @@ package httpapi_test
 import (
 	"context"
 	"encoding/json"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"strings"
 	"sync/atomic"
@@ -63,7 +65,8 @@ type world struct {
 	overrides *overrides.All
 	activity  *activity.Recorder
 
-	described bool // its answers are compared with openapi.json
+	described bool            // its answers are compared with openapi.json
+	ctx       context.Context // of its requests; nil: that of the test
 }
 
 // Deadlines of a check: one that the test lets pass, and one that must not pass, however busy the machine is.
@@ -160,10 +163,19 @@ func (w *world) do(t *testing.T, method, target, body string, headers ...string)
 	t.Helper()
 	rec := httptest.NewRecorder()
 	r := httptest.NewRequest(method, target, strings.NewReader(body))
+	if w.ctx != nil {
+		r = r.WithContext(w.ctx)
+	}
 	for _, h := range headers {
-		if name, value, _ := strings.Cut(h, ": "); name == "Peer" {
+		switch name, value, _ := strings.Cut(h, ": "); name {
+		case "Peer":
 			r.RemoteAddr = value
-		} else {
+		case "Local":
+			r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey,
+				net.TCPAddrFromAddrPort(netip.MustParseAddrPort(value))))
+		case "Host":
+			r.Host = value
+		default:
 			r.Header.Add(name, value)
 		}
 	}
