@@ -214,7 +214,8 @@ var tokens = strings.NewReplacer("TOKEN:checker", checker, "TOKEN:appender", app
 func (s *story) senders(request string) string {
 	method, target, _ := strings.Cut(request, " ")
 	target, body, _ := strings.Cut(target, " ")
-	with := map[string][][]string{"nobody": {nil}, "basic": {{"Authorization: Basic " + operator}}}
+	with := map[string][][]string{"nobody": {nil}, "basic": {{"Authorization: Basic " + operator}},
+		"apikey": {{"X-Api-Key: " + operator}}}
 	for who, token := range map[string]string{"checker": checker, "appender": appender, "reader": reader,
 		"operator": operator, "stranger": "stranger-0123456789"} {
 		with[who] = [][]string{{"Authorization: bearer " + token},
