@@ -13,17 +13,6 @@ import (
 	"github.com/streamcounter/streamcounter/check/access"
 )
 
-const overridesPath = "/v1/overrides/" // a target follows
-
-func (s *Server) overrideRoutes() []Route {
-	return []Route{
-		route("GET", "/v1/overrides", access.ScopeAdmin, s.listOverrides, "limit", "after"),
-		route("GET", overridesPath, access.ScopeAdmin, s.getOverride),
-		route("PUT", overridesPath, access.ScopeAdmin, s.putOverride, "dry_run"),
-		route("DELETE", overridesPath, access.ScopeAdmin, s.deleteOverride, "reason"),
-	}
-}
-
 // overrideBody is the JSON body that sets an api.Override.
 type overrideBody struct {
 	Block   bool                 `json:"block,omitempty"`

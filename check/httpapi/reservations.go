@@ -9,20 +9,8 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
-	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/internal/headers"
 )
-
-const reservationsPath = "/v1/reservations/" // an id follows
-
-func (s *Server) reservationRoutes() []Route {
-	return []Route{
-		route("POST", "/v1/leases", access.ScopeCheck, s.postLease),
-		route("POST", "/v1/reservations", access.ScopeCheck, s.postReservation),
-		route("POST", reservationsPath, access.ScopeCheck, s.postSettlement),
-		route("DELETE", reservationsPath, access.ScopeCheck, s.deleteReservation),
-	}
-}
 
 // reservationBody is the JSON form of api.ReservationRequest.
 type reservationBody struct {

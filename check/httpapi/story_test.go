@@ -2,7 +2,9 @@ package httpapi_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -37,7 +39,7 @@ import (
 //	gone > GET …              the same of a process whose Redis is away
 //	guarded > GET …           the same with the tokens of access's example file; a header has one as TOKEN:name
 //	senders GET /v1/top: …    the same with each of the tokens and without one: who is answered with what
-//	logged …                  what a guarded request, or one of the first process, has written to the log
+//	logged …                  what the last requests have written to the log
 //	used user:1: 9            what a key has used of its first window
 //	events a 5, b 1           what has been appended since the last such line: key, count, and id if there is one
 //	outbox user:1: …          what is to be published of a key
@@ -81,6 +83,7 @@ func tell(t *testing.T, c redis.UniversalClient, path, rules string, steps []str
 	s.gone = newWorld(t, streamtest.Connect(t, nobody), s.rules...)
 	s.described, s.other.described, s.gone.described = true, true, true
 	s.ctx = httpapi.WithLog(t.Context(), slog.New(slog.NewTextHandler(&s.log, &slog.HandlerOptions{
+		Level: slog.LevelDebug,
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 			if a.Key == slog.TimeKey {
 				return slog.Attr{}
@@ -88,6 +91,10 @@ func tell(t *testing.T, c redis.UniversalClient, path, rules string, steps []str
 			return a
 		}})))
 	s.guarded = &world{described: true, handler: httpapi.NewRouter(newTokens(t), s.server.Routes(nil)...), ctx: s.ctx}
+	s.gone.ctx = s.ctx
+	s.gone.handler = httpapi.NewRouter(nil, s.gone.server.Routes(func(context.Context) error {
+		return errors.New("not reached")
+	})...)
 	s.tell(steps)
 	return s.out
 }
