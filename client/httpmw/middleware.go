@@ -8,7 +8,6 @@ import (
 	"net/http"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/client"
 	"github.com/streamcounter/streamcounter/internal/gate"
 )
 
@@ -62,33 +61,17 @@ func New(c Config) (func(http.Handler) http.Handler, error) {
 	}
 	g := gate.Gate{Guard: c.Guard, Checker: c.Checker, Slots: c.Slots, RequireKey: c.RequireKey, Now: c.Now}
 	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			slot, admitted := c.admits(w, r, g)
-			switch {
-			case slot != nil:
-				c.hold(w, r, slot, next)
-			case admitted:
-				next.ServeHTTP(w, r)
-			}
-		})
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.serve(w, r, g, next) })
 	}, nil
 }
 
-// hold runs the handler while the slot is held. It gives the slot back even if the caller is gone.
-func (c *Config) hold(w http.ResponseWriter, r *http.Request, slot *client.Slot, next http.Handler) {
-	defer func() {
-		if err := slot.Release(context.WithoutCancel(r.Context())); err != nil {
-			c.OnError(r, err)
-		}
-	}()
-	next.ServeHTTP(w, r.WithContext(slot.Context()))
-}
-
-// admits reports whether the request passes, perhaps with a slot. If it does not pass, admits answers it.
-func (c *Config) admits(w http.ResponseWriter, r *http.Request, g gate.Gate) (*client.Slot, bool) {
+// serve calls next if the request passes, with the context of its slot if it has one. Otherwise it answers the
+// request.
+func (c *Config) serve(w http.ResponseWriter, r *http.Request, g gate.Gate, next http.Handler) {
 	for _, skip := range c.Skip {
 		if skip(r) {
-			return nil, true
+			next.ServeHTTP(w, r)
+			return
 		}
 	}
 	key, ok := c.Key(r)
@@ -102,15 +85,23 @@ func (c *Config) admits(w http.ResponseWriter, r *http.Request, g gate.Gate) (*c
 	maps.Copy(w.Header(), v.Header())
 	switch v.Outcome {
 	case gate.Pass:
-		return v.Slot, true
+		if v.Slot != nil {
+			defer func(r *http.Request) { // even if the caller is gone
+				if err := v.Slot.Release(context.WithoutCancel(r.Context())); err != nil {
+					c.OnError(r, err)
+				}
+			}(r)
+			r = r.WithContext(v.Slot.Context())
+		}
+		next.ServeHTTP(w, r)
 	case gate.Over:
 		c.Denied(w, r, v.Answer)
-		return nil, false
 	case gate.Unavailable, gate.Gone:
 		w.Header().Set("Retry-After", "1") // seconds; it is not known how long it will take
+		fallthrough
+	default:
+		writeProblem(w, body{Problem: problems[v.Outcome]})
 	}
-	writeProblem(w, body{Problem: problems[v.Outcome]})
-	return nil, false
 }
 
 // body is a problem, and for a denial how long to wait.
