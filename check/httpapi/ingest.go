@@ -105,9 +105,9 @@ func decodeEvents(body []byte, validate func(api.Event) error) (events []api.Eve
 	}
 	if trimmed[0] == '[' {
 		dec := json.NewDecoder(bytes.NewReader(body))
+		var raw json.RawMessage
 		_, err := dec.Token()
 		for n := 1; err == nil && dec.More(); n++ { // one by one: 8 MiB hold four million of them
-			var raw json.RawMessage
 			if n > maxEvents {
 				return nil, nil, nil, 0, tooMany
 			}
