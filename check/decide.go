@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/windows"
@@ -17,7 +19,7 @@ import (
 // answer.
 var ErrPartlyCharged = errors.New("some keys may be charged")
 
-// decision is the outcome of one call: the verdict of Redis, of an answerer, or of on_error.
+// decision is the outcome of one call: the verdict of Redis, of the memory of this process, or of on_error.
 type decision struct {
 	counters.Verdict
 	source api.Source
@@ -75,6 +77,15 @@ func withMode(asks []counters.Request, mode api.Mode) []counters.Request {
 	return asks
 }
 
+// answerWithoutRedis decides a call that came at `came` from a lease or a remembered denial, or returns false if Redis
+// must decide. It may wait for Redis until the deadline; a zero deadline forbids that.
+func (s *Service) answerWithoutRedis(ctx context.Context, c *call, came, deadline time.Time) (decision, bool) {
+	if d, ok := s.leases.decide(ctx, c, came, deadline); ok {
+		return d, true
+	}
+	return s.denials.decide(ctx, c, came, deadline)
+}
+
 // decideEach decides calls of one request each, independently of each other. Calls of the same shard are sent
 // together.
 func (s *Service) decideEach(ctx context.Context, calls []*call) []decision {
@@ -119,6 +130,15 @@ type part struct {
 	shard int
 	asks  []counters.Request
 	at    []int // index in asks → index in the asks of the call
+}
+
+// into puts the verdict on a part into the verdict on its call.
+func (p part) into(v *counters.Verdict, got counters.Verdict) {
+	v.Allowed = v.Allowed && got.Allowed
+	v.OtherBody = v.OtherBody || got.OtherBody
+	for j, item := range got.Items {
+		v.Items[p.at[j]] = item
+	}
 }
 
 // partsOf divides the asks of a call among their shards. The first ask of each part has the Replay of the call.
@@ -190,14 +210,9 @@ func (s *Service) charge(ctx context.Context, until time.Time, parts []part, v *
 			}
 			return err
 		}
-		v.Allowed = v.Allowed && got.Allowed
-		v.OtherBody = v.OtherBody || got.OtherBody
-		v.Transitions += got.Transitions
+		p.into(v, got)
 		if got.Replayed {
 			replayed++
-		}
-		for j, i := range p.at {
-			v.Items[i] = got.Items[j]
 		}
 		if stop && !got.Allowed {
 			return s.chargeDenied(ctx, until, parts[n+1:], v)
@@ -242,23 +257,19 @@ func (s *Service) chargeDenied(ctx context.Context, until time.Time, parts []par
 // Replay of the call has an answer, look returns that.
 func (s *Service) look(ctx context.Context, until time.Time, parts []part) (counters.Verdict, error) {
 	v := newVerdict(parts)
-	errs, got := make([]error, len(parts)), make([]counters.Verdict, len(parts))
-	var running sync.WaitGroup
+	got := make([]counters.Verdict, len(parts))
+	var running errgroup.Group
 	for n, p := range parts {
-		running.Go(func() {
-			got[n], errs[n] = s.askShard(ctx, until, p.shard, withMode(p.asks, api.ModeLook))
-			for j := range got[n].Items {
-				v.Items[p.at[j]] = got[n].Items[j]
-			}
+		running.Go(func() (err error) {
+			got[n], err = s.askShard(ctx, until, p.shard, withMode(p.asks, api.ModeLook))
+			return err
 		})
 	}
-	running.Wait()
-	for n, err := range errs {
-		if err != nil {
-			return counters.Verdict{}, err
-		}
-		v.Allowed = v.Allowed && got[n].Allowed
-		v.OtherBody = v.OtherBody || got[n].OtherBody
+	if err := running.Wait(); err != nil {
+		return counters.Verdict{}, err
+	}
+	for n, p := range parts {
+		p.into(&v, got[n])
 	}
 	return v, nil
 }
@@ -273,7 +284,7 @@ func (s *Service) refund(ctx context.Context, plan *windows.Plan, key string, un
 		_, st, err = s.config.Counter.Refund(within, plan, key, units)
 		return err
 	})
-	s.changed(key, freed)
+	s.denials.forget(key)
 	if err == nil {
 		return &st, nil
 	}

@@ -296,11 +296,9 @@ func (d *denials) read(shard int) {
 	}
 }
 
-// changed forgets a key, unless it is blocked: an answer needs no denial then.
-func (d *denials) changed(key string, how change) {
-	if how == blocked {
-		return
-	}
+// forget forgets a key of which units came back, or whose count or limits changed. (A lease finds units that came back
+// with its next renewal.)
+func (d *denials) forget(key string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.keys.Remove(key)

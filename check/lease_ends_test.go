@@ -42,7 +42,7 @@ func TestALeaseThatIsToEndWhileItIsRenewed(t *testing.T) {
 	begun, goOn := one.slowRenewals()
 	over := one.leases.Find("k").Start(1)
 	<-begun
-	one.leases.changed("k", reset)
+	one.forget("k")
 	close(goOn)
 	<-begun // the next one, which ends it
 	<-over

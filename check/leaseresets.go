@@ -64,13 +64,13 @@ func (l *leases) standing() (standing []*lease.Lease, next time.Duration) {
 func (l *leases) readResets(standing []*lease.Lease) {
 	held, asked := map[int][]*lease.Lease{}, l.Now() // partition → its leases
 	for _, one := range standing {
-		p := l.counter.Partition(one.Key())
+		p := l.service.config.Counter.Partition(one.Key())
 		held[p] = append(held[p], one)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), l.timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), l.service.config.Timeout)
 	defer cancel()
 	parts := slices.Collect(maps.Keys(held))
-	marks, err := l.counter.Resets(ctx, parts)
+	marks, err := l.service.config.Counter.Resets(ctx, parts)
 	if err != nil {
 		return // the leases end soon
 	}

@@ -22,14 +22,8 @@ const maxLeases = 10_000
 // in Redis. Only keys whose rule has lease are here. Safe for use by several goroutines.
 type leases struct {
 	*lease.List
-	counter  *counters.Redis
-	held     leaseStore
-	rules    func() *windows.Rules
-	onShard  func(shard int, ask func() error) error
-	denials  *denials
-	metrics  *Metrics
-	activity Activity // may be nil
-	timeout  time.Duration
+	service *Service
+	held    leaseStore
 
 	mu       sync.Mutex
 	watching bool
@@ -42,10 +36,9 @@ type leaseStore interface {
 	ID(word string, requests []counters.Request) string
 }
 
-func newLeases(c Config, held leaseStore, onShard func(shard int, ask func() error) error, denials *denials) *leases {
-	l := &leases{denials: denials, counter: c.Counter, held: held, rules: c.Rules, onShard: onShard, metrics: c.Metrics,
-		activity: c.Activity, timeout: c.Timeout}
-	l.List = lease.NewList(lease.Config{Source: l, Keys: maxLeases, Now: c.Now})
+func newLeases(s *Service) *leases {
+	l := &leases{service: s, held: s.held}
+	l.List = lease.NewList(lease.Config{Source: l, Keys: maxLeases, Now: s.config.Now})
 	return l
 }
 
@@ -105,7 +98,7 @@ func planOf(g *lease.Grant) *leasePlan {
 
 // match returns the plan of a key, and the version of the rules for which the key certainly has it.
 func (l *leases) match(key string) *leasePlan {
-	rules := l.rules()
+	rules := l.service.config.Rules()
 	plan, version, lasts := rules.Lasting(key)
 	p := &leasePlan{Plan: plan, key: key, version: version}
 	if lasts {
@@ -141,7 +134,8 @@ func (l *leases) Renew(plan lease.Plan, ask api.LeaseRequest) (api.LeaseAnswer, 
 	default:
 		// The denial is used until the key may be asked for again. That may be up to a millisecond later than by
 		// Redis's clock.
-		l.denials.add(counters.Request{Plan: p.Plan, Key: ask.Key, Cost: ask.Least}, got.State, now, now, l.Now())
+		l.service.denials.add(counters.Request{Plan: p.Plan, Key: ask.Key, Cost: ask.Least}, got.State, now, now,
+			l.Now())
 	}
 	return out, p, err
 }
@@ -163,14 +157,15 @@ func (l *leases) newID(word, key string) string {
 
 // ask renews a lease in Redis, behind the breaker of its shard.
 func (l *leases) ask(plan *windows.Plan, ttl time.Duration, ask api.LeaseRequest) (got reservations.Leased, err error) {
-	err = l.onShard(l.counter.Shard(ask.Key), func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), l.timeout)
+	s := l.service
+	err = s.shards[s.config.Counter.Shard(ask.Key)].execute(context.Background(), func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), s.config.Timeout)
 		defer cancel()
 		got, err = l.held.RenewLease(ctx, plan, ttl, ask)
 		return err
 	})
 	if err == nil && got.Units > 0 {
-		l.denials.charged(ask.Key, l.Now())
+		s.denials.charged(ask.Key, l.Now())
 	}
 	return got, err
 }
@@ -193,35 +188,24 @@ func (l *leases) count(one *lease.Lease, p *leasePlan, units int64, allowed bool
 // report reports the answers since the last report to metrics and Activity. An answer from a lease takes less than a
 // microsecond, so each is observed as 0 s.
 func (l *leases) report(p *leasePlan) {
+	metrics, activity := l.service.config.Metrics, l.service.config.Activity
 	for allowed, t := range map[bool]*tally{true: &p.answers.given, false: &p.answers.denied} {
 		answers, units := t.take()
-		if l.metrics != nil && p.Plan != nil { // also if it is 0: a counter that begins above 0 has no rate at first
-			l.metrics.checks.WithLabelValues(p.Name(), "lease_"+outcomeOf(allowed)).Add(float64(answers))
+		if metrics != nil && p.Plan != nil { // also if it is 0: a counter that begins above 0 has no rate at first
+			metrics.checks.WithLabelValues(p.Name(), "lease_"+outcomeOf(allowed)).Add(float64(answers))
 		}
 		if answers == 0 {
 			continue
 		}
-		if l.activity != nil {
-			l.activity.Checks(p.Name(), p.key, answers, units, allowed)
+		if activity != nil {
+			activity.Checks(p.Name(), p.key, answers, units, allowed)
 		}
-		if l.metrics == nil {
+		if metrics == nil {
 			continue
 		}
-		took := l.metrics.latencies(p.Name()).of(allowed)
+		took := metrics.latencies(p.Name()).of(allowed)
 		for range answers {
 			took.Observe(0)
 		}
-	}
-}
-
-// changed ends the lease of a key that was reset or is blocked, if there is one, so that units are asked for again. If
-// units only came back, it does nothing, because the next renewal finds them.
-func (l *leases) changed(key string, how change) {
-	one := l.Find(key) // without a lock, as each check of a blocked key comes here
-	if one == nil && how == reset {
-		one = l.Held(key)
-	}
-	if one != nil && how != freed {
-		one.GiveBack()
 	}
 }

@@ -60,7 +60,7 @@ func TestLocalCountsItsShare(t *testing.T) {
 // A caller that leaves Redis no time, or that goes away, does not open the breaker for the others. Nor does a refusal
 // by Redis.
 func TestHurriedCallersOpenNoBreaker(t *testing.T) {
-	h := newShard(nil, 10*time.Second, true, func(gobreaker.State, error) {}, nil, nil)
+	h := newShard(Config{Timeout: 10 * time.Second}, func(gobreaker.State, error) {}, nil)
 	slow := errors.New("i/o timeout")
 	ended, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 	defer cancel()

@@ -191,11 +191,6 @@ func hash(values ...any) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// ofShard runs ask behind the breaker of a shard.
-func (s *Service) ofShard(shard int, ask func() error) error {
-	return s.shards[shard].execute(context.Background(), ask)
-}
-
 // onShard runs ask behind the breaker of a shard; `within` is ctx with the deadline.
 func (s *Service) onShard(ctx, within context.Context, shard int, ask func() error) error {
 	var refused error // of a request that is wrong: the server has answered

@@ -74,7 +74,6 @@ type Service struct {
 	shards []*shard
 	outage *outage
 
-	answerers []answerer // leases, then denials
 	denials   *denials
 	leases    *leases
 	announced *lru.Cache[string, announced] // keys that patterns block
@@ -94,19 +93,18 @@ func NewService(c Config) (*Service, error) {
 	c.Timeout = cmp.Or(c.Timeout, 250*time.Millisecond)
 	c.Retention = cmp.Or(c.Retention, defaultRetention)
 	c.Instances = cmp.Or(c.Instances, 1)
+	if c.Now == nil {
+		c.Now = time.Now
+	}
 	s := &Service{config: c, held: reservations.New(c.Counter), local: counters.NewLocal(maxLocalKeys, nil),
 		outage: newOutage(cmp.Or(c.Log, slog.Default()), c.Rules)}
 	s.announced, _ = lru.New[string, announced](maxAnnounced) // the error is for a size below 1
 	s.local.Instances = c.Instances
-	if c.Now == nil {
-		c.Now = time.Now
-	}
 	s.denials = newDenials(c.Counter, c.Denials, c.Now, c.Timeout)
-	s.leases = newLeases(c, s.held, s.ofShard, s.denials)
-	s.answerers = []answerer{s.leases, s.denials}
+	s.leases = newLeases(s)
 	for i := range c.Counter.Shards() {
 		changed := func(to gobreaker.State, why error) { s.outage.changed(i, to, why) }
-		s.shards = append(s.shards, newShard(c.Counter, c.Timeout, c.NoAnswer == nil, changed, s.denials, c.Tracer))
+		s.shards = append(s.shards, newShard(c, changed, s.denials))
 	}
 	return s, nil
 }
@@ -156,8 +154,16 @@ func (s *Service) Reset(ctx context.Context, key string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.forPeople())
 	defer cancel()
 	had, err := s.config.Counter.Reset(ctx, plan, key)
-	s.changed(key, reset)
+	s.forget(key)
 	return had, unwritten(err)
+}
+
+// forget ends what this process knows of a key whose count or limits changed.
+func (s *Service) forget(key string) {
+	if one := s.leases.Held(key); one != nil {
+		one.GiveBack()
+	}
+	s.denials.forget(key)
 }
 
 // Throttled returns the first n decisions after one that a key is over a limit or blocked, ordered by their end and

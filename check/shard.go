@@ -9,7 +9,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/sony/gobreaker/v2"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
@@ -31,17 +30,15 @@ type shard struct {
 // errHurried means that the caller's deadline left so little time that the failure says nothing about the shard.
 var errHurried = errors.New("too little time was left to ask Redis")
 
-// newShard makes a shard. If breaks is false, its breaker never opens. changed receives each new state of the
-// breaker, and denials the keys that a run denied. tracer may be nil.
-func newShard(counter *counters.Redis, timeout time.Duration, breaks bool, changed func(to gobreaker.State,
-	why error), denials *denials, tracer trace.Tracer) *shard {
-	h := &shard{counter: counter, denials: denials}
-	h.gatherer = gatherer{send: h.send, timeout: timeout, tracer: tracer}
+// newShard makes a shard. changed receives each new state of the breaker, and denials the keys that a run denied.
+func newShard(c Config, changed func(to gobreaker.State, why error), denials *denials) *shard {
+	h := &shard{counter: c.Counter, denials: denials}
+	h.gatherer = gatherer{send: h.send, timeout: c.Timeout, tracer: c.Tracer}
 	h.breaker = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		Name:    "redis",
 		Timeout: 500 * time.Millisecond, // open for this long, then one check tries
 		ReadyToTrip: func(n gobreaker.Counts) bool {
-			return breaks && n.ConsecutiveFailures >= 5
+			return c.NoAnswer == nil && n.ConsecutiveFailures >= 5
 		},
 		OnStateChange: func(_ string, _, to gobreaker.State) { changed(to, *h.failed.Load()) },
 		IsSuccessful:  func(err error) bool { return err == nil || redisclient.IsRefusal(err) },

@@ -31,48 +31,37 @@ func bearerIn(values func(header string) []string) string {
 	return ""
 }
 
-// NameOf returns the name of the sender of a request: the name of its token, or else the name in its client
-// certificate, which the server has verified. It is empty if there is neither.
-func (t *Tokens) NameOf(r *http.Request) string {
-	if t != nil {
-		if g, ok := t.Value().find(Bearer(r.Header)); ok {
-			return g.name
-		}
-	}
-	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
-		return r.TLS.VerifiedChains[0][0].Subject.CommonName
-	}
-	return ""
+// caller is the sender of a request that was allowed.
+type caller struct {
+	name  string // of its token, or else in its client certificate, which the server has verified; may be empty
+	admin bool   // it has the scope admin
 }
 
 type callerKey struct{}
 
-// WithCaller stores the name of the sender of a request in its context.
-func WithCaller(ctx context.Context, name string) context.Context {
-	return context.WithValue(ctx, callerKey{}, name)
+// WithCaller stores in the context of a request who sent it.
+func (t *Tokens) WithCaller(r *http.Request) *http.Request {
+	c := caller{admin: t == nil}
+	if t != nil {
+		g, _ := t.Value().find(Bearer(r.Header))
+		c = caller{g.name, g.has(ScopeAdmin)}
+	}
+	if c.name == "" && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		c.name = r.TLS.VerifiedChains[0][0].Subject.CommonName
+	}
+	return r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
 }
 
 // Caller returns the name of the sender of a request that WithCaller stored.
 func Caller(ctx context.Context) string {
-	name, _ := ctx.Value(callerKey{}).(string)
-	return name
+	c, _ := ctx.Value(callerKey{}).(caller)
+	return c.name
 }
 
-type adminKey struct{}
-
-// WithAdmin stores that the sender of a request has the scope admin, which its route does not ask for.
-func WithAdmin(ctx context.Context) context.Context { return context.WithValue(ctx, adminKey{}, true) }
-
-// IsAdmin reports whether WithAdmin stored that.
-func IsAdmin(ctx context.Context) bool { return ctx.Value(adminKey{}) != nil }
-
-// Has reports whether a token may be used for a scope. Unlike Allow it counts no refusal.
-func (t *Tokens) Has(bearer string, scope Scope) bool {
-	if t == nil {
-		return true
-	}
-	_, err := t.Value().allow(bearer, scope)
-	return err == nil
+// IsAdmin reports whether the sender has the scope admin, which its route need not ask for.
+func IsAdmin(ctx context.Context) bool {
+	c, _ := ctx.Value(callerKey{}).(caller)
+	return c.admin
 }
 
 // bearer takes the token out of the value of an Authorization header.

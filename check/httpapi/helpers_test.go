@@ -3,8 +3,11 @@ package httpapi_test
 import (
 	"context"
 	"encoding/json"
+	"iter"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"strings"
 	"sync/atomic"
@@ -14,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/check/httpapi"
@@ -52,18 +56,18 @@ func newExtractors(t testing.TB) *access.Extractors {
 type world struct {
 	redis    redis.UniversalClient
 	keys     *stream.Keys
-	clock    atomic.Int64
+	clock    *atomic.Int64
 	service  *check.Service
 	server   *httpapi.Server
 	handler  http.Handler
 	registry *prometheus.Registry
 
-	log       *stream.Log
 	metrics   *httpapi.Metrics
 	overrides *overrides.All
 	activity  *activity.Recorder
 
-	described bool // its answers are compared with openapi.json
+	described bool            // its answers are compared with openapi.json
+	ctx       context.Context // of its requests; nil: that of the test
 }
 
 // Deadlines of a check: one that the test lets pass, and one that must not pass, however busy the machine is.
@@ -88,11 +92,28 @@ func newWorldWithin(t testing.TB, timeout time.Duration, c redis.UniversalClient
 func newWorldWith(t testing.TB, c redis.UniversalClient, change func(*check.Config, *httpapi.Config),
 	rules ...*windows.Rule) *world {
 	t.Helper()
-	w := &world{redis: c, registry: prometheus.NewRegistry()}
-	w.clock.Store(1_700_000_000_000)
-	var err error
-	w.keys, err = stream.NewKeys(streamtest.Prefix(t), 16)
+	keys, err := stream.NewKeys(streamtest.Prefix(t), 16)
 	testkit.Must(t, err)
+	w := &world{redis: c, keys: keys, clock: &atomic.Int64{}}
+	w.clock.Store(1_700_000_000_000)
+	w.start(t, change, rules...)
+	return w
+}
+
+// sharing returns another server over the same keys and clock.
+func sharing(t testing.TB, w *world, rules ...*windows.Rule) *world {
+	t.Helper()
+	other := &world{redis: w.redis, keys: w.keys, clock: w.clock}
+	other.start(t, func(_ *check.Config, h *httpapi.Config) { h.Bouncers = nil }, rules...)
+	testkit.Must(t, other.overrides.Poll(t.Context()))
+	return other
+}
+
+// start makes the server.
+func (w *world) start(t testing.TB, change func(*check.Config, *httpapi.Config), rules ...*windows.Rule) {
+	t.Helper()
+	c := w.redis
+	w.registry = prometheus.NewRegistry()
 	log, err := stream.NewLog(c, w.keys, time.Minute)
 	testkit.Must(t, err)
 	loaded, err := windows.NewRules(rules)
@@ -113,16 +134,16 @@ func newWorldWith(t testing.TB, c redis.UniversalClient, change func(*check.Conf
 		return activity.Gather(ctx, c, w.keys)
 	}
 	w.activity = recorder
+	serves.Bouncers = crowdsec.NewFeed(crowdsec.Config{
+		Throttled: func(ctx context.Context) iter.Seq2[api.Throttled, error] { return w.service.AllThrottled(ctx) },
+		Rules:     []string{"api", "login"}, Now: w.clock.Load, Timeout: patience})
 	change(&decides, &serves)
 	w.service, err = check.NewService(decides)
 	testkit.Must(t, err)
-	serves.Checks, w.log, w.metrics = w.service, log, serves.Metrics
-	serves.Bouncers = crowdsec.NewFeed(crowdsec.Config{Throttled: w.service.AllThrottled,
-		Rules: []string{"api", "login"}, Now: w.clock.Load, Timeout: serves.AppendTimeout})
+	serves.Checks, w.metrics = w.service, serves.Metrics
 	w.server, err = httpapi.NewServer(serves)
 	testkit.Must(t, err)
 	w.handler = httpapi.NewRouter(nil, w.server.Routes(nil)...)
-	return w
 }
 
 func (w *world) advance(d time.Duration) { w.clock.Add(d.Milliseconds()) }
@@ -160,10 +181,19 @@ func (w *world) do(t *testing.T, method, target, body string, headers ...string)
 	t.Helper()
 	rec := httptest.NewRecorder()
 	r := httptest.NewRequest(method, target, strings.NewReader(body))
+	if w.ctx != nil {
+		r = r.WithContext(w.ctx)
+	}
 	for _, h := range headers {
-		if name, value, _ := strings.Cut(h, ": "); name == "Peer" {
+		switch name, value, _ := strings.Cut(h, ": "); name {
+		case "Peer":
 			r.RemoteAddr = value
-		} else {
+		case "Local":
+			r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey,
+				net.TCPAddrFromAddrPort(netip.MustParseAddrPort(value))))
+		case "Host":
+			r.Host = value
+		default:
 			r.Header.Add(name, value)
 		}
 	}

@@ -104,16 +104,19 @@ func decodeEvents(body []byte, validate func(api.Event) error) (events []api.Eve
 			api.ErrBadRequest)
 	}
 	if trimmed[0] == '[' {
-		// Count the elements before any of them gets memory: 8 MiB hold four million of them.
-		if elements(trimmed) > maxEvents {
-			return nil, nil, nil, 0, tooMany
+		dec := json.NewDecoder(bytes.NewReader(body))
+		var raw json.RawMessage
+		_, err := dec.Token()
+		for n := 1; err == nil && dec.More(); n++ { // one by one: 8 MiB hold four million of them
+			if n > maxEvents {
+				return nil, nil, nil, 0, tooMany
+			}
+			if err = dec.Decode(&raw); err == nil {
+				take(n, raw)
+			}
 		}
-		var list []json.RawMessage
-		if err := json.Unmarshal(body, &list); err != nil {
-			return nil, nil, nil, 0, badJSON(err, body)
-		}
-		for i, raw := range list {
-			take(i+1, raw)
+		if err != nil || !json.Valid(body) {
+			return nil, nil, nil, 0, badJSON(json.Unmarshal(body, new([]json.RawMessage)), body)
 		}
 		return events, lines, bad, more, nil
 	}

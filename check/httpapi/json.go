@@ -158,26 +158,3 @@ func escape(b []byte) int64 {
 	}
 	return int64(unit)
 }
-
-// elements counts the elements of the array that body begins with, up to the end of the array or of body.
-func elements(body []byte) int {
-	depth, commas, inside := 0, 0, false
-	for i := 0; i < len(body); i++ {
-		switch c := body[i]; {
-		case inside && c == '\\':
-			i++
-		case c == '"':
-			inside = !inside
-		case inside:
-		case c == '[' || c == '{':
-			depth++
-		case c == ']' || c == '}':
-			if depth--; depth == 0 {
-				return commas + 1
-			}
-		case c == ',' && depth == 1:
-			commas++
-		}
-	}
-	return commas + 1
-}

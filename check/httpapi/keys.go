@@ -14,17 +14,14 @@ const valuesAtMost = 1000
 
 // getKey answers with the state of a key, and with the values that the key touched. These can be personal data.
 func (s *Server) getKey(w http.ResponseWriter, r *http.Request) error {
-	q, values := r.URL.Query(), 0
-	if q.Has("values") {
-		var err error
-		if values, err = numberOf(q, "values", valuesAtMost); err != nil {
-			return err
-		}
-		if !access.IsAdmin(r.Context()) {
-			err := fmt.Errorf("%w: the values of a key need the scope %s", api.ErrForbidden, access.ScopeAdmin)
-			access.Challenge(w.Header(), r.Header, err, access.ScopeAdmin)
-			return err
-		}
+	values, err := numberOf(r.URL.Query(), "values", 0, valuesAtMost)
+	if err != nil {
+		return err
+	}
+	if values > 0 && !access.IsAdmin(r.Context()) {
+		err := fmt.Errorf("%w: the values of a key need the scope %s", api.ErrForbidden, access.ScopeAdmin)
+		access.Challenge(w.Header(), r.Header, err, access.ScopeAdmin)
+		return err
 	}
 	state, err := s.checks.PeekValues(r.Context(), rest(r, keysPath), values)
 	hideCaller(r.Context(), state.SetByOperator)
@@ -45,7 +42,7 @@ const (
 
 func (s *Server) getThrottled(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	n, err := pageOf(q, listed, listedAtMost)
+	n, err := numberOf(q, "limit", listed, listedAtMost)
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ func (s *Server) getHistory(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	q := r.URL.Query()
-	n, err := pageOf(q, 100, 1000)
+	n, err := numberOf(q, "limit", 100, 1000)
 	if err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ const (
 
 func (s *Server) getTop(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	n, err := pageOf(q, topKeys, topKeysAtMost)
+	n, err := numberOf(q, "limit", topKeys, topKeysAtMost)
 	if err != nil {
 		return err
 	}

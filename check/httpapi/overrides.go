@@ -13,17 +13,6 @@ import (
 	"github.com/streamcounter/streamcounter/check/access"
 )
 
-const overridesPath = "/v1/overrides/" // a target follows
-
-func (s *Server) overrideRoutes() []Route {
-	return []Route{
-		route("GET", "/v1/overrides", access.ScopeAdmin, s.listOverrides, "limit", "after"),
-		route("GET", overridesPath, access.ScopeAdmin, s.getOverride),
-		route("PUT", overridesPath, access.ScopeAdmin, s.putOverride, "dry_run"),
-		route("DELETE", overridesPath, access.ScopeAdmin, s.deleteOverride, "reason"),
-	}
-}
-
 // overrideBody is the JSON body that sets an api.Override.
 type overrideBody struct {
 	Block   bool                 `json:"block,omitempty"`
@@ -146,7 +135,7 @@ func (s *Server) deleteOverride(w http.ResponseWriter, r *http.Request) error {
 
 func (s *Server) listOverrides(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	n, err := pageOf(q, 100, 1000)
+	n, err := numberOf(q, "limit", 100, 1000)
 	if err != nil {
 		return err
 	}
@@ -166,16 +155,11 @@ func (s *Server) listOverrides(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// pageOf returns how many entries a page has (limit).
-func pageOf(q url.Values, usual, most int) (int, error) {
-	if !q.Has("limit") {
+// numberOf reads a parameter that is a number from 1 to most; it is usual if it is missing.
+func numberOf(q url.Values, name string, usual, most int) (int, error) {
+	if !q.Has(name) {
 		return usual, nil
 	}
-	return numberOf(q, "limit", most)
-}
-
-// numberOf reads a parameter that is a number from 1 to most.
-func numberOf(q url.Values, name string, most int) (int, error) {
 	n, err := strconv.Atoi(q.Get(name))
 	if err != nil || n < 1 || n > most {
 		return 0, fmt.Errorf("%w: %s=%s, expected a whole number from 1 to %d", api.ErrBadRequest, name,

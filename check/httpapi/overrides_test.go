@@ -7,33 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/streamcounter/streamcounter/check"
-	"github.com/streamcounter/streamcounter/check/httpapi"
-	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/windows"
 )
-
-// sharing returns another server over the same keys and clock.
-func sharing(t *testing.T, w *world, rules ...*windows.Rule) *world {
-	t.Helper()
-	other := &world{redis: w.redis, keys: w.keys, registry: w.registry}
-	counter := counters.New(w.redis, w.keys)
-	counter.Now = w.clock.Load
-	loaded, err := windows.NewRules(rules)
-	testkit.Must(t, err)
-	other.overrides = counter.NewOverrides(nil)
-	testkit.Must(t, other.overrides.Poll(t.Context()))
-	other.service, err = check.NewService(check.Config{Counter: counter, Timeout: patience,
-		Rules: windows.Under(other.overrides, windows.Fixed(loaded).Rules)})
-	testkit.Must(t, err)
-	other.server, err = httpapi.NewServer(httpapi.Config{Checks: other.service, Log: w.log, Metrics: w.metrics,
-		AppendTimeout: patience})
-	testkit.Must(t, err)
-	other.handler = httpapi.NewRouter(nil, other.server.Routes(nil)...)
-	return other
-}
 
 func put(t *testing.T, w *world, target, body string) answer {
 	t.Helper()

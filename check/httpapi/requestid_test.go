@@ -3,7 +3,6 @@ package httpapi_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"log/slog"
 	"net/http/httptest"
 	"strings"
@@ -15,31 +14,6 @@ import (
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/windows"
 )
-
-// Problems that the server caused are logged with the id.
-func TestRequestIDsInTheLog(t *testing.T) {
-	var text bytes.Buffer
-	level := new(slog.LevelVar)
-	log := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: level}))
-	router := httpapi.NewRouter(nil, httpapi.HealthRoutes(func(context.Context) error { return errors.New("away") })...)
-	ask := func() string {
-		r, answer := httptest.NewRequestWithContext(httpapi.WithLog(t.Context(), log), "GET", "/readyz", nil),
-			httptest.NewRecorder()
-		r.Header.Set("X-Request-Id", "a-1")
-		router.ServeHTTP(answer, r)
-		if body := answer.Body.String(); !strings.Contains(body, "not ready") || strings.Contains(body, "Redis") {
-			t.Errorf("it need not be Redis that is away: %s", body)
-		}
-		return text.String()
-	}
-	if got := ask(); got != "" {
-		t.Errorf("an outage is logged at debug alone: %s", got)
-	}
-	level.Set(slog.LevelDebug)
-	if got := ask(); !strings.Contains(got, "request_id=a-1") || !strings.Contains(got, "status=503") {
-		t.Errorf("logged: %q", got)
-	}
-}
 
 // A refusal by Redis is in the answer and in the log, with the command that the process's user may not run. Many such
 // requests write a few lines.

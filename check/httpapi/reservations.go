@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -8,20 +9,8 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/check"
-	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/internal/headers"
 )
-
-const reservationsPath = "/v1/reservations/" // an id follows
-
-func (s *Server) reservationRoutes() []Route {
-	return []Route{
-		route("POST", "/v1/leases", access.ScopeCheck, s.postLease),
-		route("POST", "/v1/reservations", access.ScopeCheck, s.postReservation),
-		route("POST", reservationsPath, access.ScopeCheck, s.postSettlement),
-		route("DELETE", reservationsPath, access.ScopeCheck, s.deleteReservation),
-	}
-}
 
 // reservationBody is the JSON form of api.ReservationRequest.
 type reservationBody struct {
@@ -88,23 +77,26 @@ func (s *Server) postReservation(w http.ResponseWriter, r *http.Request) error {
 func (s *Server) postSettlement(w http.ResponseWriter, r *http.Request) error {
 	escaped, verb, _ := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), reservationsPath), "/")
 	id, _ := url.PathUnescape(escaped) // see rest: it has no error
-	var got api.Settlement
-	var err error
 	switch verb {
 	case "commit":
-		var body api.CommitRequest
-		if err = s.readOptionalJSON(w, r, &body); err == nil {
-			got, err = s.checks.Commit(r.Context(), id, body)
-		}
+		return settle(s, w, r, id, s.checks.Commit)
 	case "renew":
-		var body api.RenewRequest
-		if err = s.readOptionalJSON(w, r, &body); err == nil {
-			got, err = s.checks.Renew(r.Context(), id, body)
-		}
-	default:
-		notFound(w, r, ", expected .../commit or .../renew")
-		return nil
+		return settle(s, w, r, id, s.checks.Renew)
 	}
+	notFound(w, r, ", expected .../commit or .../renew")
+	return nil
+}
+
+// settle answers with what settles a reservation as the body says, which may be missing.
+func settle[T any](s *Server, w http.ResponseWriter, r *http.Request, id string,
+	settles func(ctx context.Context, id string, body T) (api.Settlement, error)) error {
+	var body T
+	if r.ContentLength != 0 {
+		if err := s.readJSON(w, r, &body); err != nil {
+			return err
+		}
+	}
+	got, err := settles(r.Context(), id, body)
 	return respond(w, got, err)
 }
 
@@ -120,12 +112,4 @@ func (s *Server) postLease(w http.ResponseWriter, r *http.Request) error {
 	}
 	got, err := s.checks.Lease(req)
 	return respond(w, got, err)
-}
-
-// readOptionalJSON is readJSON for a body that may be missing.
-func (s *Server) readOptionalJSON(w http.ResponseWriter, r *http.Request, into any) error {
-	if r.ContentLength == 0 {
-		return nil
-	}
-	return s.readJSON(w, r, into)
 }

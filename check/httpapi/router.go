@@ -20,8 +20,8 @@ type Route struct {
 	// Scope that a token must have. An Open route needs no token, and must reveal nothing.
 	Scope access.Scope
 	Open  bool
-	// APIKey means that the token may also be in X-Api-Key, where CrowdSec's bouncers send it, and that the token's
-	// name is noted. Other routes must not read this header: behind a proxy it belongs to the application.
+	// APIKey means that the token may also be in X-Api-Key, where CrowdSec's bouncers send it. Other routes must not
+	// read this header: behind a proxy it belongs to the application.
 	APIKey bool
 	Serve  http.Handler
 }
@@ -59,7 +59,7 @@ func (x *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if i >= 0 {
 		scope, open = at[i].Scope, at[i].Open
 		if at[i].APIKey {
-			r = x.withAPIKey(r)
+			r = withAPIKey(r)
 		}
 	}
 	if !open && x.tokens == nil {
@@ -74,11 +74,8 @@ func (x *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			x.refuse(w, r, err.Error(), err) // it names nothing but our tokens and scopes
 			return
 		}
-		if scope == access.ScopeRead && x.tokens.Has(access.Bearer(r.Header), access.ScopeAdmin) {
-			r = r.WithContext(access.WithAdmin(r.Context()))
-		}
-		if scope == access.ScopeAdmin {
-			r = r.WithContext(access.WithCaller(r.Context(), x.tokens.NameOf(r)))
+		if scope == access.ScopeRead || scope == access.ScopeAdmin {
+			r = x.tokens.WithCaller(r)
 		}
 	}
 	switch {
@@ -109,14 +106,13 @@ func (x *Router) refuse(w http.ResponseWriter, r *http.Request, reason string, e
 	_ = writeJSON(w, p.Status, withID(w, r, p))
 }
 
-// withAPIKey takes the token from X-Api-Key, if there is no other, and puts the token's name into the context.
-func (x *Router) withAPIKey(r *http.Request) *http.Request {
-	key := r.Header.Get("X-Api-Key")
-	r = r.Clone(r.Context())
-	if access.Bearer(r.Header) == "" && key != "" {
+// withAPIKey takes the token from X-Api-Key, if there is no other.
+func withAPIKey(r *http.Request) *http.Request {
+	if key := r.Header.Get("X-Api-Key"); key != "" && access.Bearer(r.Header) == "" {
+		r = r.Clone(r.Context())
 		r.Header.Set(access.TokenHeader, key)
 	}
-	return r.WithContext(access.WithCaller(r.Context(), x.tokens.NameOf(r)))
+	return r
 }
 
 // at returns the routes of a path.

@@ -2,9 +2,9 @@ package httpapi
 
 import (
 	"context"
+	_ "embed"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 
 	"github.com/streamcounter/streamcounter/check/access"
@@ -12,9 +12,11 @@ import (
 
 // Paths. A key, an id or a target follows those that end in a slash.
 const (
-	checkPath   = "/v1/check"
-	keysPath    = "/v1/keys/"
-	historyPath = "/v1/history/"
+	checkPath        = "/v1/check"
+	keysPath         = "/v1/keys/"
+	historyPath      = "/v1/history/"
+	reservationsPath = "/v1/reservations/"
+	overridesPath    = "/v1/overrides/"
 )
 
 // Routes are the routes of the interface, with the parameters that each takes.
@@ -30,8 +32,15 @@ func (s *Server) Routes(ready func(context.Context) error) []Route {
 		route("GET", "/v1/throttled", read, s.getThrottled, "limit", "after", "rule", "shadow"),
 		route("GET", "/v1/top", read, s.getTop, "limit", "rule"),
 		Route{Method: "GET", Path: "/openapi.json", Scope: read, Serve: http.HandlerFunc(getOpenAPI)},
+		route("POST", "/v1/leases", check, s.postLease),
+		route("POST", "/v1/reservations", check, s.postReservation),
+		route("POST", reservationsPath, check, s.postSettlement),
+		route("DELETE", reservationsPath, check, s.deleteReservation),
+		route("GET", "/v1/overrides", admin, s.listOverrides, "limit", "after"),
+		route("GET", overridesPath, admin, s.getOverride),
+		route("PUT", overridesPath, admin, s.putOverride, "dry_run"),
+		route("DELETE", overridesPath, admin, s.deleteOverride, "reason"),
 	)
-	routes = slices.Concat(routes, s.reservationRoutes(), s.overrideRoutes())
 	if s.config.Bouncers != nil { // as in CrowdSec's local API, which ignores parameters that it does not know
 		routes = append(routes,
 			Route{Method: "GET", Path: "/v1/decisions", Scope: read, APIKey: true, Serve: handler(s.getDecisions)},
@@ -58,6 +67,16 @@ func HealthRoutes(ready func(context.Context) error) []Route {
 		})}
 	}
 	return []Route{health("/healthz", "ok", nil), health("/readyz", "ready", ready)}
+}
+
+// OpenAPI describes the HTTP interface; a test compares every answer with it.
+//
+//go:embed openapi.json
+var OpenAPI []byte
+
+func getOpenAPI(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(OpenAPI) // the caller is gone if this fails
 }
 
 // rest returns what follows a path in a request. The error is for escapes that EscapedPath never has.

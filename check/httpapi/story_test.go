@@ -1,8 +1,12 @@
 package httpapi_test
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"regexp"
 	"slices"
@@ -14,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/check"
+	"github.com/streamcounter/streamcounter/check/access"
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/internal/activity"
 	"github.com/streamcounter/streamcounter/internal/counters"
@@ -26,13 +31,15 @@ import (
 // A story is a file of testdata: rules, a line of dashes, and what is asked under them, one step a line:
 //
 //	> GET /v1/check?key=a     a request, with its body after the target, and the answer below it
-//	: Idempotency-Key: x      a header of the request above; Peer is its connection, and X-Request-Id without a
-//	                          value leaves it out
+//	: Idempotency-Key: x      a header of the request above; Peer and Local are the ends of its connection, and
+//	                          X-Request-Id without a value leaves it out
 //	< 200 {…}                 the answer, broken into lines
 //	$ Retry-After: 60         a header of the answer
 //	other > GET …             the same of a second process, which has heard of all overrides
 //	gone > GET …              the same of a process whose Redis is away
 //	guarded > GET …           the same with the tokens of access's example file; a header has one as TOKEN:name
+//	senders GET /v1/top: …    the same with each of the tokens and without one: who is answered with what
+//	logged …                  what the last requests have written to the log
 //	used user:1: 9            what a key has used of its first window
 //	events a 5, b 1           what has been appended since the last such line: key, count, and id if there is one
 //	outbox user:1: …          what is to be published of a key
@@ -56,6 +63,7 @@ type story struct {
 	guarded *world
 	rules   []*windows.Rule
 	ids     []string // of reservations and leases: the first is called ID1
+	log     bytes.Buffer
 	out     []string
 }
 
@@ -74,7 +82,19 @@ func tell(t *testing.T, c redis.UniversalClient, path, rules string, steps []str
 	s.other = sharing(t, s.world, s.rules...)
 	s.gone = newWorld(t, streamtest.Connect(t, nobody), s.rules...)
 	s.described, s.other.described, s.gone.described = true, true, true
-	s.guarded = &world{described: true, handler: httpapi.NewRouter(newTokens(t), s.server.Routes(nil)...)}
+	s.ctx = httpapi.WithLog(t.Context(), slog.New(slog.NewTextHandler(&s.log, &slog.HandlerOptions{
+		Level: slog.LevelDebug,
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		}})))
+	s.guarded = &world{described: true, handler: httpapi.NewRouter(newTokens(t), s.server.Routes(nil)...), ctx: s.ctx}
+	s.gone.ctx = s.ctx
+	s.gone.handler = httpapi.NewRouter(nil, s.gone.server.Routes(func(context.Context) error {
+		return errors.New("not reached")
+	})...)
 	s.tell(steps)
 	return s.out
 }
@@ -103,6 +123,11 @@ func (s *story) tell(lines []string) {
 		case "guarded":
 			last = s.ask(s.guarded, line, strings.TrimPrefix(rest, "> "), lines[i+1:])
 			continue
+		case "senders":
+			line = s.senders(strings.TrimSuffix(rest, ":"))
+		case "logged":
+			line = strings.ReplaceAll(strings.TrimSpace("logged "+s.log.String()), "\n", "\n   ")
+			s.log.Reset()
 		case "$":
 			name, _, _ := strings.Cut(rest, ":")
 			line = strings.TrimSuffix("$ "+name+": "+last.header.Get(name), " ")
@@ -191,6 +216,34 @@ func (s *story) ask(w *world, line, request string, after []string) answer {
 
 var tokens = strings.NewReplacer("TOKEN:checker", checker, "TOKEN:appender", appender, "TOKEN:reader", reader,
 	"TOKEN:operator", operator)
+
+// senders asks with each token, in each header that may have it, and returns who is answered with what.
+func (s *story) senders(request string) string {
+	method, target, _ := strings.Cut(request, " ")
+	target, body, _ := strings.Cut(target, " ")
+	with := map[string][][]string{"nobody": {nil}, "basic": {{"Authorization: Basic " + operator}},
+		"apikey": {{"X-Api-Key: " + operator}}}
+	for who, token := range map[string]string{"checker": checker, "appender": appender, "reader": reader,
+		"operator": operator, "stranger": "stranger-0123456789"} {
+		with[who] = [][]string{{"Authorization: bearer " + token},
+			{access.TokenHeader + ": " + token, "Authorization: Bearer of-the-application"}}
+	}
+	answers := map[string][]string{}
+	for _, who := range slices.Sorted(maps.Keys(with)) {
+		for _, headers := range with[who] {
+			a := s.guarded.do(s.t, method, target, body, headers...)
+			told := strings.TrimSpace(fmt.Sprint(a.status, " ", a.header.Get("WWW-Authenticate")))
+			if list := answers[told]; !slices.Contains(list, who) {
+				answers[told] = append(list, who)
+			}
+		}
+	}
+	out := "senders " + request + ":"
+	for _, told := range slices.Sorted(maps.Keys(answers)) {
+		out += fmt.Sprintf("\n   %s: %s", told, strings.Join(answers[told], " "))
+	}
+	return out
+}
 
 // written returns what a text of a story means.
 func (s *story) written(text string) string {

@@ -87,37 +87,28 @@ func New(c Config) (*Limiter, error) {
 
 // Unary limits calls.
 func (l *Limiter) Unary() grpc.UnaryServerInterceptor {
-	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-		header, slot, err := l.ask(ctx, info.FullMethod, req)
-		if len(header) > 0 {
-			_ = grpc.SetHeader(ctx, header) // it fails only if there is no transport
-		}
-		if err != nil {
-			return nil, err
-		}
-		if slot != nil {
-			defer l.release(ctx, info.FullMethod, slot)
-			ctx = slot.Context()
-		}
-		return next(ctx, req)
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (got any, err error) {
+		err = l.limit(ctx, info.FullMethod, req, func(md metadata.MD) error { return grpc.SetHeader(ctx, md) },
+			func(slot *client.Slot) (err error) {
+				if slot != nil {
+					ctx = slot.Context()
+				}
+				got, err = next(ctx, req)
+				return err
+			})
+		return got, err
 	}
 }
 
 // Stream limits how often streams are opened, not what is sent through one.
 func (l *Limiter) Stream() grpc.StreamServerInterceptor {
 	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-		header, slot, err := l.ask(ss.Context(), info.FullMethod, nil)
-		if len(header) > 0 {
-			_ = ss.SetHeader(header)
-		}
-		if err != nil {
-			return err
-		}
-		if slot != nil {
-			defer l.release(ss.Context(), info.FullMethod, slot)
-			ss = held{ss, slot.Context()}
-		}
-		return next(srv, ss)
+		return l.limit(ss.Context(), info.FullMethod, nil, ss.SetHeader, func(slot *client.Slot) error {
+			if slot != nil {
+				ss = held{ss, slot.Context()}
+			}
+			return next(srv, ss)
+		})
 	}
 }
 
@@ -129,20 +120,13 @@ type held struct {
 
 func (h held) Context() context.Context { return h.ctx }
 
-// release gives a slot back, whether or not the caller is still there.
-func (l *Limiter) release(ctx context.Context, method string, slot *client.Slot) {
-	ctx = context.WithoutCancel(ctx)
-	if err := slot.Release(ctx); err != nil {
-		l.config.OnError(ctx, method, err)
-	}
-}
-
-// ask returns the headers for the caller, and the error that the call ends with. The error is nil if the call passes;
-// then there may be a slot.
-func (l *Limiter) ask(ctx context.Context, method string, req any) (metadata.MD, *client.Slot, error) {
+// limit calls next if the call passes, with its slot if it has one. Otherwise it returns the error that the call ends
+// with.
+func (l *Limiter) limit(ctx context.Context, method string, req any, setHeader func(metadata.MD) error,
+	next func(*client.Slot) error) error {
 	for _, s := range l.config.Skip {
 		if method == s || strings.HasSuffix(s, "/") && strings.HasPrefix(method, s) {
-			return nil, nil, nil
+			return next(nil)
 		}
 	}
 	key, ok := l.config.Key(ctx, method)
@@ -157,48 +141,54 @@ func (l *Limiter) ask(ctx context.Context, method string, req any) (metadata.MD,
 	for name, values := range v.Header() {
 		md.Set(name, values...)
 	}
+	if len(md) > 0 {
+		_ = setHeader(md) // it fails only if there is no transport
+	}
 	switch v.Outcome {
 	case gate.Pass:
-		return md, v.Slot, nil
-	case gate.Over:
-		return md, nil, overLimit(v.Answer.RetryAfterMs)
 	case gate.Gone:
-		return md, nil, status.FromContextError(ctx.Err()).Err()
-	case gate.Invalid:
-		return md, nil, invalid(v.Err)
-	case gate.Refused:
-		return md, nil, withDetails(codes.Internal, "this service cannot check its limit", "internal")
+		return status.FromContextError(ctx.Err()).Err()
+	default:
+		return refusal(v)
 	}
-	return md, nil, withDetails(codes.Unavailable, "it is not known whether this is within its limit", "unavailable")
+	if v.Slot != nil {
+		defer func() { // whether or not the caller is still there
+			ctx := context.WithoutCancel(ctx)
+			if err := v.Slot.Release(ctx); err != nil {
+				l.config.OnError(ctx, method, err)
+			}
+		}()
+	}
+	return next(v.Slot)
 }
 
-func overLimit(retryMs int64) error {
-	if retryMs <= 0 {
-		return withDetails(codes.ResourceExhausted, "over the limit", "over-limit")
-	}
-	return withDetails(codes.ResourceExhausted, fmt.Sprintf("over the limit; it is admitted again in %d ms", retryMs),
-		"over-limit",
-		&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Duration(retryMs) * time.Millisecond)})
+// refusals: outcome → the error. None shows the key, because the caller must not see it.
+var refusals = map[gate.Outcome]struct {
+	code         codes.Code
+	reason, text string
+}{
+	gate.Over:    {codes.ResourceExhausted, "over-limit", ""}, // gate.OverText
+	gate.NoKey:   {codes.InvalidArgument, "bad-key", "the call has no key"},
+	gate.BadKey:  {codes.InvalidArgument, "bad-key", "the key of the call cannot be counted"},
+	gate.BadCost: {codes.InvalidArgument, "bad-count", "the cost of the call is out of bounds"},
+	gate.AboveLimit: {codes.FailedPrecondition, "cost-exceeds-limit",
+		"the cost of the call is above the limit and can never be admitted"},
+	gate.Refused:     {codes.Internal, "internal", "this service cannot check its limit"},
+	gate.Unavailable: {codes.Unavailable, "unavailable", "it is not known whether this is within its limit"},
 }
 
-// invalid returns an error that does not show the key, because the caller must not see it.
-func invalid(err error) error {
-	switch {
-	case errors.Is(err, gate.ErrNoKey):
-		return withDetails(codes.InvalidArgument, "the call has no key", "bad-key")
-	case errors.Is(err, api.ErrBadKey):
-		return withDetails(codes.InvalidArgument, "the key of the call cannot be counted", "bad-key")
-	case errors.Is(err, api.ErrBadCount):
-		return withDetails(codes.InvalidArgument, "the cost of the call is out of bounds", "bad-count")
+func refusal(v gate.Verdict) error {
+	r := refusals[v.Outcome]
+	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Domain: api.ErrorDomain, Reason: r.reason}}
+	if v.Outcome == gate.Over {
+		r.text = gate.OverText(v.Answer.RetryAfterMs)
+		if wait := v.Answer.RetryAfterMs; wait > 0 {
+			details = append(details,
+				&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Duration(wait) * time.Millisecond)})
+		}
 	}
-	return withDetails(codes.FailedPrecondition, "the cost of the call is above the limit and can never be admitted",
-		"cost-exceeds-limit")
-}
-
-func withDetails(code codes.Code, text, reason string, more ...protoadapt.MessageV1) error {
-	s := status.New(code, text)
-	if d, err := s.WithDetails(append([]protoadapt.MessageV1{&errdetails.ErrorInfo{Domain: api.ErrorDomain,
-		Reason: reason}}, more...)...); err == nil {
+	s := status.New(r.code, r.text)
+	if d, err := s.WithDetails(details...); err == nil {
 		s = d
 	}
 	return s.Err()

@@ -4,11 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
+	"maps"
 	"net/http"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/client"
 	"github.com/streamcounter/streamcounter/internal/gate"
 )
 
@@ -62,33 +61,17 @@ func New(c Config) (func(http.Handler) http.Handler, error) {
 	}
 	g := gate.Gate{Guard: c.Guard, Checker: c.Checker, Slots: c.Slots, RequireKey: c.RequireKey, Now: c.Now}
 	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			slot, admitted := c.admits(w, r, g)
-			switch {
-			case slot != nil:
-				c.hold(w, r, slot, next)
-			case admitted:
-				next.ServeHTTP(w, r)
-			}
-		})
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.serve(w, r, g, next) })
 	}, nil
 }
 
-// hold runs the handler while the slot is held. It gives the slot back even if the caller is gone.
-func (c *Config) hold(w http.ResponseWriter, r *http.Request, slot *client.Slot, next http.Handler) {
-	defer func() {
-		if err := slot.Release(context.WithoutCancel(r.Context())); err != nil {
-			c.OnError(r, err)
-		}
-	}()
-	next.ServeHTTP(w, r.WithContext(slot.Context()))
-}
-
-// admits reports whether the request passes, perhaps with a slot. If it does not pass, admits answers it.
-func (c *Config) admits(w http.ResponseWriter, r *http.Request, g gate.Gate) (*client.Slot, bool) {
+// serve calls next if the request passes, with the context of its slot if it has one. Otherwise it answers the
+// request.
+func (c *Config) serve(w http.ResponseWriter, r *http.Request, g gate.Gate, next http.Handler) {
 	for _, skip := range c.Skip {
 		if skip(r) {
-			return nil, true
+			next.ServeHTTP(w, r)
+			return
 		}
 	}
 	key, ok := c.Key(r)
@@ -99,27 +82,26 @@ func (c *Config) admits(w http.ResponseWriter, r *http.Request, g gate.Gate) (*c
 	if v.Err != nil {
 		c.OnError(r, v.Err)
 	}
-	for name, values := range v.Header() {
-		w.Header()[name] = values
-	}
+	maps.Copy(w.Header(), v.Header())
 	switch v.Outcome {
 	case gate.Pass:
-		return v.Slot, true
+		if v.Slot != nil {
+			defer func(r *http.Request) { // even if the caller is gone
+				if err := v.Slot.Release(context.WithoutCancel(r.Context())); err != nil {
+					c.OnError(r, err)
+				}
+			}(r)
+			r = r.WithContext(v.Slot.Context())
+		}
+		next.ServeHTTP(w, r)
 	case gate.Over:
 		c.Denied(w, r, v.Answer)
-	case gate.Invalid:
-		writeProblem(w, http.StatusBadRequest, invalid(v.Err))
-	case gate.Refused:
-		writeProblem(w, http.StatusInternalServerError, body{Problem: api.Problem{Type: api.ProblemPrefix + "internal",
-			Title: "This service cannot check its limit"}})
-	default:
+	case gate.Unavailable, gate.Gone:
 		w.Header().Set("Retry-After", "1") // seconds; it is not known how long it will take
-		writeProblem(w, http.StatusServiceUnavailable, body{Problem: api.Problem{
-			Type: api.ProblemPrefix + "unavailable", Title: "The limit cannot be checked",
-			Detail: "it is not known whether this is within its limit",
-		}})
+		fallthrough
+	default:
+		writeProblem(w, body{Problem: problems[v.Outcome]})
 	}
-	return nil, false
 }
 
 // body is a problem, and for a denial how long to wait.
@@ -129,37 +111,32 @@ type body struct {
 }
 
 func denied(w http.ResponseWriter, _ *http.Request, a api.CheckAnswer) {
-	b := body{Problem: api.Problem{Type: api.ProblemPrefix + "over-limit", Title: "Over the limit",
-		Detail: "over the limit"}, RetryAfterMs: a.RetryAfterMs}
-	if a.RetryAfterMs > 0 {
-		b.Detail = fmt.Sprintf("over the limit; it is admitted again in %d ms", a.RetryAfterMs)
-	}
-	writeProblem(w, http.StatusTooManyRequests, b)
+	writeProblem(w, body{problem(http.StatusTooManyRequests, "over-limit", "Over the limit",
+		gate.OverText(a.RetryAfterMs)), a.RetryAfterMs})
 }
 
-// invalid returns a problem that does not show the key, because the caller must not see it.
-func invalid(err error) body {
-	for _, e := range []struct {
-		err         error
-		name, title string
-	}{
-		{gate.ErrNoKey, "bad-key", "The request has no key"},
-		{api.ErrBadKey, "bad-key", "The key of the request cannot be counted"},
-		{api.ErrBadCount, "bad-count", "The cost of the request is out of bounds"},
-	} {
-		if errors.Is(err, e.err) {
-			return body{Problem: api.Problem{Type: api.ProblemPrefix + e.name, Title: e.title}}
-		}
-	}
-	return body{Problem: api.Problem{Type: api.ProblemPrefix + "cost-exceeds-limit",
-		Title: "The cost is above the limit and can never be admitted"}}
+func problem(status int, name, title, detail string) api.Problem {
+	return api.Problem{Type: api.ProblemPrefix + name, Title: title, Status: status, Detail: detail}
 }
 
-func writeProblem(w http.ResponseWriter, status int, b body) {
-	b.Status = status
+var unavailable = problem(http.StatusServiceUnavailable, "unavailable", "The limit cannot be checked",
+	"it is not known whether this is within its limit")
+
+// problems: outcome → the answer. None shows the key, because the caller must not see it.
+var problems = map[gate.Outcome]api.Problem{
+	gate.NoKey:   problem(http.StatusBadRequest, "bad-key", "The request has no key", ""),
+	gate.BadKey:  problem(http.StatusBadRequest, "bad-key", "The key of the request cannot be counted", ""),
+	gate.BadCost: problem(http.StatusBadRequest, "bad-count", "The cost of the request is out of bounds", ""),
+	gate.AboveLimit: problem(http.StatusBadRequest, "cost-exceeds-limit",
+		"The cost is above the limit and can never be admitted", ""),
+	gate.Refused:     problem(http.StatusInternalServerError, "internal", "This service cannot check its limit", ""),
+	gate.Unavailable: unavailable, gate.Gone: unavailable,
+}
+
+func writeProblem(w http.ResponseWriter, b body) {
 	text, _ := json.Marshal(b) // strings and numbers alone
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(status)
+	w.WriteHeader(b.Status)
 	_, _ = w.Write(append(text, '\n')) // the caller is gone if this fails
 }

@@ -36,7 +36,7 @@ type Gate struct {
 	Guard   Guard   // nil: everybody is checked
 	Checker Checker // nil: the guard alone decides
 	Slots   Slots   // in place of Checker
-	// RequireKey makes a request without a key Invalid; else it passes.
+	// RequireKey: a request without a key is refused (NoKey); else it passes.
 	RequireKey bool
 	// Now replaces the clock in tests, in ms since 1970; nil is the machine's.
 	Now func() int64
@@ -50,7 +50,10 @@ const (
 	Pass        Outcome = iota
 	Over                // over the limit
 	Unavailable         // nobody decided, or a policy denies because there is no answer
-	Invalid             // it can never be admitted: its key or cost is wrong
+	NoKey               // it has no key, and one is required
+	BadKey              // its key cannot be counted
+	BadCost             // its cost is out of bounds
+	AboveLimit          // its cost can never be admitted
 	Refused             // the service asks for what its rule or its token does not allow, whoever its caller is
 	Gone                // the caller left before there was an answer
 )
@@ -63,13 +66,12 @@ type Verdict struct {
 	Slot    *client.Slot    // may be set together with Pass: the caller releases it
 }
 
-// ErrNoKey is the error of a request without a key if one is required.
-var ErrNoKey = fmt.Errorf("%w: the request has none", api.ErrBadKey)
+var errNoKey = fmt.Errorf("%w: the request has none", api.ErrBadKey)
 
 // WithoutKey decides a request that has no key.
 func (g Gate) WithoutKey() Verdict {
 	if g.RequireKey {
-		return Verdict{Outcome: Invalid, Err: ErrNoKey}
+		return Verdict{Outcome: NoKey, Err: errNoKey}
 	}
 	return Verdict{}
 }
@@ -77,7 +79,7 @@ func (g Gate) WithoutKey() Verdict {
 // Ask decides one request. With a cost below 1 only the guard is asked. With an empty key the request is refused.
 func (g Gate) Ask(ctx context.Context, key string, cost int64) Verdict {
 	if key == "" {
-		return Verdict{Outcome: Invalid, Err: api.ValidateKey(key)}
+		return Verdict{Outcome: BadKey, Err: api.ValidateKey(key)}
 	}
 	if g.Guard != nil {
 		if d, throttled := g.Guard.Lookup(key); throttled {
@@ -100,8 +102,12 @@ func (g Gate) Ask(ctx context.Context, key string, cost int64) Verdict {
 		v.Outcome = Over
 	case ctx.Err() != nil:
 		v.Outcome = Gone
-	case errors.Is(err, api.ErrBadKey), errors.Is(err, api.ErrBadCount), errors.Is(err, api.ErrCostExceedsLimit):
-		v.Outcome = Invalid
+	case errors.Is(err, api.ErrBadKey):
+		v.Outcome = BadKey
+	case errors.Is(err, api.ErrBadCount):
+		v.Outcome = BadCost
+	case errors.Is(err, api.ErrCostExceedsLimit):
+		v.Outcome = AboveLimit
 	case api.NameOf(err) != "" && !errors.Is(err, api.ErrUnavailable) && !errors.Is(err, api.ErrOutcomeUnknown),
 		errors.Is(err, client.ErrCannotReserve):
 		v.Outcome = Refused
@@ -149,6 +155,23 @@ func (g Gate) answer(d api.Transition, cost int64) api.CheckAnswer {
 	}
 	a.Windows = append(a.Windows, state)
 	return a
+}
+
+// blocked returns an answer with what the decision of a block tells.
+func blocked(a api.CheckAnswer, d api.Transition) api.CheckAnswer {
+	a.Source, a.Override, a.Reason = api.SourceOverride, api.Override{Block: true}.Kind(), d.Reason
+	if d.EndUnknown() {
+		a.RetryAfterMs = -1
+	}
+	return a
+}
+
+// OverText tells the caller of a request over its limit when it is admitted, if that is known.
+func OverText(retryMs int64) string {
+	if retryMs <= 0 {
+		return "over the limit"
+	}
+	return fmt.Sprintf("over the limit; it is admitted again in %d ms", retryMs)
 }
 
 // Header returns the headers that the caller receives with the answer. They are empty if nobody counted.

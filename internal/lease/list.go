@@ -160,11 +160,7 @@ func (l *List) remove(one *Lease) {
 }
 
 // Len returns how many leases there are.
-func (l *List) Len() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.held)
-}
+func (l *List) Len() int { return len(l.All()) }
 
 // All returns the leases, in no order.
 func (l *List) All() []*Lease {
