@@ -19,7 +19,7 @@ import (
 // answer.
 var ErrPartlyCharged = errors.New("some keys may be charged")
 
-// decision is the outcome of one call: the verdict of Redis, of the memory of this process, or of on_error.
+// decision is the outcome of one call: the verdict of Redis, of an answerer, or of on_error.
 type decision struct {
 	counters.Verdict
 	source api.Source
@@ -75,15 +75,6 @@ func withMode(asks []counters.Request, mode api.Mode) []counters.Request {
 		}
 	}
 	return asks
-}
-
-// answerWithoutRedis decides a call that came at `came` from a lease or a remembered denial, or returns false if Redis
-// must decide. It may wait for Redis until the deadline; a zero deadline forbids that.
-func (s *Service) answerWithoutRedis(ctx context.Context, c *call, came, deadline time.Time) (decision, bool) {
-	if d, ok := s.leases.decide(ctx, c, came, deadline); ok {
-		return d, true
-	}
-	return s.denials.decide(ctx, c, came, deadline)
 }
 
 // decideEach decides calls of one request each, independently of each other. Calls of the same shard are sent
@@ -284,7 +275,7 @@ func (s *Service) refund(ctx context.Context, plan *windows.Plan, key string, un
 		_, st, err = s.config.Counter.Refund(within, plan, key, units)
 		return err
 	})
-	s.denials.forget(key)
+	s.changed(key, freed)
 	if err == nil {
 		return &st, nil
 	}

@@ -296,9 +296,11 @@ func (d *denials) read(shard int) {
 	}
 }
 
-// forget forgets a key of which units came back, or whose count or limits changed. (A lease finds units that came back
-// with its next renewal.)
-func (d *denials) forget(key string) {
+// changed forgets a key, unless it is blocked: an answer needs no denial then.
+func (d *denials) changed(key string, how change) {
+	if how == blocked {
+		return
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.keys.Remove(key)

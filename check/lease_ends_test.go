@@ -42,7 +42,7 @@ func TestALeaseThatIsToEndWhileItIsRenewed(t *testing.T) {
 	begun, goOn := one.slowRenewals()
 	over := one.leases.Find("k").Start(1)
 	<-begun
-	one.forget("k")
+	one.leases.changed("k", reset)
 	close(goOn)
 	<-begun // the next one, which ends it
 	<-over

@@ -209,3 +209,15 @@ func (l *leases) report(p *leasePlan) {
 		}
 	}
 }
+
+// changed ends the lease of a key that was reset or is blocked, if there is one, so that units are asked for again. If
+// units only came back, it does nothing, because the next renewal finds them.
+func (l *leases) changed(key string, how change) {
+	one := l.Find(key) // without a lock, as each check of a blocked key comes here
+	if one == nil && how == reset {
+		one = l.Held(key)
+	}
+	if one != nil && how != freed {
+		one.GiveBack()
+	}
+}

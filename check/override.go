@@ -50,9 +50,7 @@ func (s *Service) apply(rules *windows.Rules, reqs []Request) {
 		if !r.override.Blocks() {
 			continue
 		}
-		if one := s.leases.Find(r.Key); one != nil { // without a lock, as each check of a blocked key comes here
-			one.GiveBack()
-		}
+		s.changed(r.Key, blocked)
 		// Mode charge counts what has already happened, also for a blocked key.
 		r.Never = r.Never || r.blocked() && r.Mode != api.ModeCharge
 	}
@@ -184,7 +182,7 @@ func (s *Service) restate(ctx context.Context, key string) error {
 	if key == "" {
 		return nil
 	}
-	s.forget(key)
+	s.changed(key, reset)
 	_, _, err := s.config.Counter.Sweep(ctx, s.config.Counter.Partition(key), s.config.Rules(),
 		[]string{overrides.Field(key)})
 	return err

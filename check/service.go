@@ -74,6 +74,7 @@ type Service struct {
 	shards []*shard
 	outage *outage
 
+	answerers []answerer // leases, then denials
 	denials   *denials
 	leases    *leases
 	announced *lru.Cache[string, announced] // keys that patterns block
@@ -102,6 +103,7 @@ func NewService(c Config) (*Service, error) {
 	s.local.Instances = c.Instances
 	s.denials = newDenials(c.Counter, c.Denials, c.Now, c.Timeout)
 	s.leases = newLeases(s)
+	s.answerers = []answerer{s.leases, s.denials}
 	for i := range c.Counter.Shards() {
 		changed := func(to gobreaker.State, why error) { s.outage.changed(i, to, why) }
 		s.shards = append(s.shards, newShard(c, changed, s.denials))
@@ -154,16 +156,8 @@ func (s *Service) Reset(ctx context.Context, key string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.forPeople())
 	defer cancel()
 	had, err := s.config.Counter.Reset(ctx, plan, key)
-	s.forget(key)
+	s.changed(key, reset)
 	return had, unwritten(err)
-}
-
-// forget ends what this process knows of a key whose count or limits changed.
-func (s *Service) forget(key string) {
-	if one := s.leases.Held(key); one != nil {
-		one.GiveBack()
-	}
-	s.denials.forget(key)
 }
 
 // Throttled returns the first n decisions after one that a key is over a limit or blocked, ordered by their end and

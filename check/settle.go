@@ -136,7 +136,7 @@ func (s *Service) settle(ctx context.Context, id string, op reservations.SettleO
 		if op == reservations.Renew { // which frees nothing: the units stay for longer
 			s.denials.charged(k.Key, s.denials.now())
 		} else {
-			s.denials.forget(k.Key)
+			s.changed(k.Key, freed)
 		}
 		if k.Plan != nil {
 			out.Keys = append(out.Keys, k.State.KeyState(k.Plan, k.Key))
