@@ -78,7 +78,7 @@ func Within(list []netip.Prefix, a netip.Addr) bool {
 }
 
 // dotDot is a segment .. in any spelling, with parameters or without.
-var dotDot = regexp.MustCompile(`(?i)(^|[/\\]|%2f|%5c)(\.|%2e){2}([/\\;#]|%2f|%5c|%3b|$)`)
+var dotDot = regexp.MustCompile(`(?i)(^|[/\\]|%2f|%5c)(\.|%2e){2}([/\\;#?]|%(2f|5c|3b|23|3f)|$)`)
 
 // HasDotDot reports whether a path, decoded or not, has a segment that some server takes for a parent directory.
 // Clients resolve these before they send a path. Servers disagree about one that arrives.
