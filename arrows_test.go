@@ -54,7 +54,7 @@ var alone = map[string]string{
 	"client/grpc":   "api internal/redact internal/transport",
 	"client/guard":  "api internal/natsconn internal/subscription",
 	"client/httpmw": "api client internal/forwarded internal/gate",
-	"client/grpcmw": "api client internal/gate",
+	"client/grpcmw": "api client internal/forwarded internal/gate",
 	"internal/gate": "api client internal/headers",
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -299,8 +300,8 @@ func (s *Service) resolve(ctx context.Context, asks []counters.Request, v counte
 		return decision{Verdict: v, source: api.SourceRedis}
 	case s.config.NoAnswer != nil:
 		return decision{source: api.SourcePolicy, outcome: "no_answer", err: s.config.NoAnswer(err)}
-	case ctx.Err() != nil:
-		return decision{source: api.SourcePolicy, outcome: "canceled", err: fmt.Errorf("check: %w", ctx.Err())}
+	case pause.Gone(ctx) != nil:
+		return decision{source: api.SourcePolicy, outcome: "canceled", err: fmt.Errorf("check: %w", pause.Gone(ctx))}
 	}
 	policy := windows.OnErrorAllow
 	for _, a := range asks {

@@ -57,6 +57,14 @@ func TestLocalCountsItsShare(t *testing.T) {
 	}
 }
 
+// hurried is a context whose deadline passes before its timer fires.
+type hurried struct {
+	context.Context
+	late bool
+}
+
+func (h *hurried) Deadline() (time.Time, bool) { return time.Now(), h.late }
+
 // A caller that leaves Redis no time, or that goes away, does not open the breaker for the others. Nor does a refusal
 // by Redis.
 func TestHurriedCallersOpenNoBreaker(t *testing.T) {
@@ -71,8 +79,14 @@ func TestHurriedCallersOpenNoBreaker(t *testing.T) {
 		{t.Context(), streamtest.Refusal("WRONGTYPE")}} {
 		for range 20 {
 			ctx, leave := context.WithCancel(t.Context())
-			if err := h.execute(ctx, func() error { leave(); return slow }); !errors.Is(err, slow) {
-				t.Fatalf("error %v of a caller that left: the breaker is open", err)
+			hurried := &hurried{Context: t.Context()}
+			for _, err := range []error{
+				h.execute(ctx, func() error { leave(); return slow }),
+				h.execute(hurried, func() error { hurried.late = true; return slow }),
+			} {
+				if !errors.Is(err, slow) {
+					t.Fatalf("error %v of a caller that left: the breaker is open", err)
+				}
 			}
 			if err := h.execute(c.ctx, func() error { return c.harmless }); !errors.Is(err, c.harmless) {
 				t.Fatalf("error %v after %v: the breaker is open", err, c.harmless)

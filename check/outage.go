@@ -18,12 +18,13 @@ import (
 
 // outage logs once that on_error decides checks because Redis does not answer, and once that this has ended. It
 // begins when the first breaker of the process opens. If there are too few checks for that, it begins when a check
-// failed and Redis has answered none for outageAfter since. It ends when all breakers are closed and Redis has
-// answered. Safe to use from several goroutines.
+// failed, and outageAfter later Redis has answered none since and does not answer ask either. It ends when all
+// breakers are closed and Redis has answered. Safe to use from several goroutines.
 type outage struct {
 	log   *slog.Logger
 	lines *rate.Limiter // of checks that Redis refuses, while it answers others
 	rules func() *windows.Rules
+	ask   func(counters.Request)      // asks Redis about such a request, and calls byRedis if Redis answers
 	after func(time.Duration, func()) // calls a function later; time.AfterFunc except in tests
 
 	failing atomic.Bool // decided is not empty; read without mu after each answer of Redis
@@ -55,24 +56,41 @@ func (o *outage) byPolicy(policy windows.OnError, asks []counters.Request, why e
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.why, o.last = why, asks[0]
-	if len(o.decided) == 0 && len(o.open) == 0 {
-		o.since = time.Now()
+	if len(o.decided) == 0 {
+		if len(o.open) == 0 {
+			o.since = time.Now()
+		}
 		o.failure++
-		failure := o.failure
-		o.after(outageAfter, func() { o.unanswered(failure) })
+		o.watch(o.failure)
 	}
 	o.decided[policy] += len(asks)
 	o.failing.Store(true)
 }
 
-// unanswered begins the outage of a failure, if Redis has answered nothing since.
-func (o *outage) unanswered(failure int) {
+// watch asks Redis outageAfter a failure, because no check may come, and again until Redis answers. If Redis does not
+// answer, the outage of the failure begins.
+func (o *outage) watch(failure int) {
+	o.after(outageAfter, func() {
+		if last, goesOn := o.undecided(failure); goesOn {
+			o.ask(last)
+		}
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if o.goesOn(failure) {
+			o.begin()
+			o.watch(failure)
+		}
+	})
+}
+
+// undecided returns the last request that on_error decided, and whether Redis has answered nothing since a failure.
+func (o *outage) undecided(failure int) (counters.Request, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if failure == o.failure && len(o.decided) > 0 {
-		o.begin()
-	}
+	return o.last, o.goesOn(failure)
 }
+
+func (o *outage) goesOn(failure int) bool { return failure == o.failure && len(o.decided) > 0 }
 
 // byRedis records that Redis answered. If no breaker is open, this ends the outage, if there is one.
 func (o *outage) byRedis() {
@@ -104,16 +122,6 @@ func (o *outage) changed(shard int, to gobreaker.State, why error) {
 			o.end()
 		}
 	}
-}
-
-// undecided returns a request that on_error decided in the outage. It is empty if there is no outage.
-func (o *outage) undecided() (last counters.Request) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.begun {
-		last = o.last
-	}
-	return last
 }
 
 // now returns the time since which on_error decides, and how many checks it decided. The time is zero if on_error

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -28,36 +29,44 @@ func TestMain(m *testing.M) {
 	streamtest.Main(m)
 }
 
-// Outage reports the end of an outage even if no check comes after it. It does not report the end while Redis answers
-// reads and refuses writes.
-func TestAnOutageEndsWithoutChecks(t *testing.T) {
+// An outage begins and ends without further checks. It does not begin if Redis answers again, and does not end while
+// Redis answers reads and refuses writes.
+func TestAnOutageNeedsNoChecks(t *testing.T) {
 	server := streamtest.OwnRedis(t)
 	c := streamtest.Connect(t, server.Addr())
 	s := newService(t, c, Config{Timeout: time.Second, Log: slog.New(slog.DiscardHandler)}, &windows.Rule{Name: "api",
 		Match: "*", OnError: windows.OnErrorAllow, Windows: []windows.Window{{Limit: 1, Per: time.Hour}}})
-	s.outage.after = func(_ time.Duration, f func()) { time.AfterFunc(0, f) }
+	var timer func()
+	s.outage.after = func(_ time.Duration, f func()) { timer = f }
 	ask := func(key string) {
 		asks := []counters.Request{{Plan: s.config.Rules().Match(key), Key: key, Cost: 1}}
 		s.decide(t.Context(), &call{asks: asks})
 	}
-	over := func(want bool) {
+	memory := func(bytes string) { testkit.Must(t, c.ConfigSet(t.Context(), "maxmemory", bytes).Err()) }
+	later := func(want map[windows.OnError]int) {
 		t.Helper()
-		streamtest.Eventually(t, "the outage is known", func() (bool, string) {
-			since, checks := s.Outage(t.Context())
-			return since.IsZero() == want, fmt.Sprint(since, checks)
+		streamtest.Eventually(t, fmt.Sprint("an outage with ", want), func() (bool, string) {
+			do := timer
+			timer = nil
+			do()
+			since, checks := s.Outage()
+			over := want == nil
+			good := since.IsZero() == over && maps.Equal(checks, want) && (timer == nil) == over
+			return good, fmt.Sprint(since, checks)
 		})
 	}
 	ask("k1") // the library is there
-	testkit.Must(t, c.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	memory("1")
 	ask("k2")
-	over(false)
-	if _, checks := s.Outage(t.Context()); checks[windows.OnErrorAllow] != 1 {
-		t.Errorf("on_error decided %v, want one check that it allowed", checks)
-	}
+	memory("0")
+	later(nil)
+	memory("1")
+	ask("k2")
+	later(map[windows.OnError]int{windows.OnErrorAllow: 1})
 	testkit.Must(t, c.Ping(t.Context()).Err())
-	over(false)
-	testkit.Must(t, c.ConfigSet(t.Context(), "maxmemory", "0").Err())
-	over(true)
+	later(map[windows.OnError]int{windows.OnErrorAllow: 1})
+	memory("0")
+	later(nil)
 	if st, err := s.Peek(t.Context(), "k2"); err != nil || st.Windows[0].Used != 0 {
 		t.Errorf("%+v, %v: the question about the outage was charged", st, err)
 	}
@@ -66,14 +75,14 @@ func TestAnOutageEndsWithoutChecks(t *testing.T) {
 	for range 6 { // the breaker opens
 		ask("k3")
 	}
-	over(false)
+	later(map[windows.OnError]int{windows.OnErrorAllow: 6})
 	server.Start()
-	over(true)
+	later(nil)
 }
 
 // An outage is logged once, with what on_error does, and its end with what on_error did. A second outage is logged
-// again. One check that fails is logged too, if Redis answers no other check within a second: a process with little to
-// do opens no breaker. A slow answer among good ones is no outage.
+// again. One check that fails is logged too, if Redis answers nothing within a second: a process with little to do
+// opens no breaker. One slow answer is no outage, whether or not another check comes.
 func TestAnOutageIsToldOnce(t *testing.T) {
 	var rules []*windows.Rule
 	for name, policy := range map[string]windows.OnError{"a": windows.OnErrorAllow, "b": windows.OnErrorAllow,
@@ -108,15 +117,24 @@ func TestAnOutageIsToldOnce(t *testing.T) {
 		}
 		out.Reset()
 	}
-	o.byPolicy(windows.OnErrorAllow, make([]counters.Request, 1), errors.New("away")) // a slow answer
-	o.byRedis()
+	answers := true
+	o.ask = func(counters.Request) {
+		if answers {
+			o.byRedis()
+		}
+	}
+	o.byPolicy(windows.OnErrorAllow, make([]counters.Request, 1), errors.New("away")) // a slow answer, then silence
 	later[0]()
+	o.byPolicy(windows.OnErrorAllow, make([]counters.Request, 1), errors.New("away")) // another check comes
+	o.byRedis()
+	later[1]()
 	said()
 
+	answers = false
 	o.byPolicy(windows.OnErrorAllow, make([]counters.Request, 1), errors.New("away"))
-	later[0]() // of the failure before
+	later[0]() // of a failure before
 	said()
-	later[1]()
+	later[2]()
 	said(`"level":"ERROR" and "error":"away","rules_allow":2,"rules_deny":1,"rules_local":1`)
 	o.byPolicy(windows.OnErrorAllow, make([]counters.Request, 2), errors.New("away"))
 	o.byPolicy(windows.OnErrorDeny, make([]counters.Request, 4), errors.New("away"))
@@ -130,10 +148,12 @@ func TestAnOutageIsToldOnce(t *testing.T) {
 
 	o.byPolicy(windows.OnErrorAllow, make([]counters.Request, 1), streamtest.Refusal("WRONGTYPE of a key"))
 	said(`"level":"ERROR" and "key":"\"\"" and "error":"WRONGTYPE of a key"`)
-	later[2]()
+	later[4]()
 	o.byRedis()
 	said("on_error does until", `"checks_allow":1`)
-	if len(later) != 3 {
-		t.Errorf("%d timers, expected one for each failure that followed an answer", len(later))
+	later[5]()
+	said()
+	if len(later) != 6 {
+		t.Errorf("%d timers, expected one for each failure that followed an answer, and two of outages", len(later))
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -74,7 +75,7 @@ func (s *Service) countFailed(ctx context.Context, c *call, err error) {
 	switch {
 	case errors.Is(err, api.ErrBadRequest): // it is not for want of Redis
 		return
-	case ctx.Err() != nil:
+	case pause.Gone(ctx) != nil:
 		d.outcome = "canceled"
 	}
 	for i := range c.requests {
@@ -207,8 +208,8 @@ func (s *Service) onShard(ctx, within context.Context, shard int, ask func() err
 	case err == nil:
 		s.outage.byRedis()
 		return nil
-	case ctx.Err() != nil:
-		return fmt.Errorf("reservation: %w: %w", ctx.Err(), err)
+	case pause.Gone(ctx) != nil:
+		return fmt.Errorf("reservation: %w: %w", pause.Gone(ctx), err)
 	case errors.Is(err, api.ErrNotSent):
 		return fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 	}

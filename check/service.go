@@ -99,6 +99,7 @@ func NewService(c Config) (*Service, error) {
 	}
 	s := &Service{config: c, held: reservations.New(c.Counter), local: counters.NewLocal(maxLocalKeys, nil),
 		outage: newOutage(cmp.Or(c.Log, slog.Default()), c.Rules)}
+	s.outage.ask = s.askAgain
 	s.announced, _ = lru.New[string, announced](maxAnnounced) // the error is for a size below 1
 	s.local.Instances = c.Instances
 	s.denials = newDenials(c.Counter, c.Denials, c.Now, c.Timeout)
@@ -175,18 +176,17 @@ func (s *Service) Overview(ctx context.Context, n int) (api.Overview, error) {
 }
 
 // Outage returns the time since which on_error decides checks of this process because Redis does not answer, and how
-// many checks each policy decided. The time is zero if Redis decides. If on_error decides, it asks Redis first,
-// because no check may have come since. To give back no units is a write for Redis: a PING or a look may work alone.
-func (s *Service) Outage(ctx context.Context) (since time.Time, checks map[windows.OnError]int) {
-	if last := s.outage.undecided(); last.Plan != nil {
-		within, cancel := context.WithTimeout(ctx, s.config.Timeout)
-		defer cancel()
-		_ = s.onShard(ctx, within, s.config.Counter.Shard(last.Key), func() error {
-			_, _, err := s.config.Counter.Refund(within, last.Plan, last.Key, 0)
-			return err
-		})
-	}
-	return s.outage.now()
+// many checks each policy decided. The time is zero if Redis decides.
+func (s *Service) Outage() (since time.Time, checks map[windows.OnError]int) { return s.outage.now() }
+
+// askAgain asks Redis for the outage. To give back no units is a write for Redis: a PING or a look may work alone.
+func (s *Service) askAgain(last counters.Request) {
+	within, cancel := context.WithTimeout(context.Background(), s.config.Timeout)
+	defer cancel()
+	_ = s.onShard(within, within, s.config.Counter.Shard(last.Key), func() error {
+		_, _, err := s.config.Counter.Refund(within, last.Plan, last.Key, 0)
+		return err
+	})
 }
 
 // ValidateEvent reports whether a valid event has the values that its rule needs. Otherwise workers would make a dead

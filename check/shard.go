@@ -12,6 +12,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 )
 
@@ -64,11 +65,11 @@ func (h *shard) send(ctx context.Context, calls [][]counters.Request) (verdicts 
 func (h *shard) execute(ctx context.Context, ask func() error) error {
 	_, err := h.breaker.Execute(func() (struct{}, error) {
 		start := time.Now()
-		if err := ctx.Err(); err != nil {
+		if err := pause.Gone(ctx); err != nil {
 			return struct{}{}, fmt.Errorf("%w: %w: %w", api.ErrNotSent, errHurried, err)
 		}
 		err := ask()
-		if err != nil && ctx.Err() != nil && !redisclient.IsRefusal(err) && time.Since(start) < h.timeout/2 {
+		if err != nil && pause.Gone(ctx) != nil && !redisclient.IsRefusal(err) && time.Since(start) < h.timeout/2 {
 			err = fmt.Errorf("%w: %w", errHurried, err)
 		}
 		if err != nil {

@@ -26,7 +26,7 @@ import (
 //	begin 100: {…}, {…}       a process that remembers so many denials, with nothing counted, under these rules
 //	rules: {…}                its rules are others
 //	> k 3 charge              a check of a key, with a cost and a mode; idem=a has an idempotency key, first=a says
-//	                          also that it is the first attempt
+//	                          also that it is the first attempt; late: its caller's deadline has passed
 //	> 30x user:# 3 +5ms       the same 30 times, and after each one some time passes; # is its number
 //	all a 2, b -1             one call of several keys; a cost below 0 is given back
 //	each a 2, b first=a       several keys, each decided alone
@@ -259,7 +259,8 @@ func (s *story) leasedKeys() string {
 func (s *story) metrics() string {
 	var out []string
 	for _, rule := range s.rules.List() {
-		for _, outcome := range []string{"allowed", "denied", "cache_denied", "lease_allowed", "lease_denied"} {
+		for _, outcome := range []string{"allowed", "denied", "cache_denied", "lease_allowed", "lease_denied",
+			"canceled", "error_allow"} {
 			if n := testutil.ToFloat64(s.metric.checks.WithLabelValues(rule.Name, outcome)); n > 0 {
 				out = append(out, fmt.Sprintf("%s %s %v", rule.Name, outcome, n))
 			}
@@ -291,6 +292,8 @@ func (s *story) request(words []string) (context.Context, api.CheckRequest) {
 			r.Cost = n
 		case name == "idem", name == "first":
 			ctx = api.WithIdempotency(ctx, api.Idempotency{Key: value, First: name == "first"})
+		case word == "late":
+			ctx = testkit.Late(ctx)
 		default:
 			r.Mode = api.Mode(word)
 		}

@@ -340,8 +340,8 @@ func send[T any](caller context.Context, s *shared, repeatable bool,
 			before := err
 			answer, err = call(ctx)
 			err = errorAfter(before, err)
-			if err != nil && caller.Err() != nil {
-				return struct{}{}, fmt.Errorf("%w: %w: %w", errCallerGone, caller.Err(), err)
+			if gone := pause.Gone(caller); err != nil && gone != nil {
+				return struct{}{}, fmt.Errorf("%w: %w: %w", errCallerGone, gone, err)
 			}
 			again := errors.Is(err, api.ErrNotSent) || repeatable && errors.Is(err, api.ErrOutcomeUnknown)
 			if !again || attempt >= s.config.Retries ||
@@ -352,8 +352,8 @@ func send[T any](caller context.Context, s *shared, repeatable bool,
 		}
 	})
 	if isBreaker(err) {
-		if err = transport.NotSent(err); caller.Err() != nil {
-			err = fmt.Errorf("%w: %w", caller.Err(), err)
+		if err = transport.NotSent(err); pause.Gone(caller) != nil {
+			err = fmt.Errorf("%w: %w", pause.Gone(caller), err)
 		}
 	}
 	return answer, err

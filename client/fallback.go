@@ -5,12 +5,13 @@ import (
 	"fmt"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/transport"
 )
 
 // fallback answers by policy if nobody else did. Otherwise it returns the error.
 func (c *Client) fallback(ctx context.Context, reqs []api.CheckRequest, why error) (api.ChecksAnswer, error) {
-	if ctx.Err() != nil || !unanswered(why) {
+	if pause.Gone(ctx) != nil || !unanswered(why) {
 		return api.ChecksAnswer{}, why
 	}
 	reqs, err := transport.ValidateAll(ctx, reqs) // an open breaker acts before the transport validates

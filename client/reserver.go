@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/transport"
 )
 
@@ -84,7 +85,7 @@ func onReserver[T any](ctx context.Context, s *shared, bad error,
 		return answer, bad
 	}
 	answer, err = send(ctx, s, true, func(ctx context.Context) (T, error) { return call(ctx, r) })
-	if err != nil && ctx.Err() == nil && unanswered(err) && !isRefusedCredentials(err) {
+	if err != nil && pause.Gone(ctx) == nil && unanswered(err) && !isRefusedCredentials(err) {
 		err = fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 	}
 	return answer, err

@@ -82,10 +82,7 @@ func (x *extractor) value(r *http.Request) (string, error) {
 			return "", fmt.Errorf("%w: %w", ErrMissing, err)
 		}
 		tracing.SetClient(r.Context(), addr.String())
-		if addr.Is6() && x.bits < int64(addr.BitLen()) {
-			return netip.PrefixFrom(addr, int(x.bits)).Masked().String(), nil
-		}
-		return addr.String(), nil
+		return forwarded.Caller(addr, int(x.bits)), nil
 	case fromPath:
 		uri, err := one(r.Header, x.header)
 		if err != nil {

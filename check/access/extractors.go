@@ -91,7 +91,7 @@ func parseExtractors(name string, data []byte) (map[string]*extractor, error) {
 	d, err := document.Read(name, data, "extractors, a list", func(d *document.Document) document.Setter {
 		return d.Mapping(document.Field{Name: "extractors", Need: document.Needed,
 			Set: d.List(func(n *document.Node, at string) error {
-				e := &extractorEntry{extractor: &extractor{bits: 64, parts: 1}}
+				e := &extractorEntry{extractor: &extractor{bits: forwarded.CallerBits, parts: 1}}
 				list = append(list, e)
 				return e.fields(d)(n, at)
 			})})

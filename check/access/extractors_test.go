@@ -46,7 +46,8 @@ func TestPathsDoNotClimbOutOfTheirLimit(t *testing.T) {
 	slashes := []string{"/", "%2f", "%2F", `\`, "%5c", "%5C"}
 	for _, before := range slashes {
 		for _, dots := range []string{"..", "%2e.", ".%2E", "%2e%2e"} {
-			for _, after := range append(slashes, "", ";", ";x/", "%3b/", "%3Bx%2f", "#", "?q") {
+			for _, after := range append(slashes, "", ";", ";x/", "%3b/", "%3Bx%2f", "#", "%23/x", "%3f/x",
+				"?q") {
 				try(fmt.Sprintf("/a%s%s%sk1", before, dots, after), map[bool]string{true: "/a"}[after == ""])
 				try(fmt.Sprintf("/a/b;x%s%s%s", before, dots, after), "")
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/streamcounter/streamcounter/check"
 	"github.com/streamcounter/streamcounter/check/envoy"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -63,9 +64,11 @@ func TestErrorsOverGRPC(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	// The service itself, because a client gives up before it sends.
-	if _, err := envoy.NewService(w.service, envoy.Config{Rules: w.rules.Rules}).ShouldRateLimit(ctx,
-		requestOf(t, "allow=1")); refused(err) != "Canceled" {
-		t.Errorf("a caller who has left: %v", err)
+	for left, want := range map[context.Context]string{ctx: "Canceled", testkit.Late(t.Context()): "DeadlineExceeded"} {
+		if _, err := envoy.NewService(w.service, envoy.Config{Rules: w.rules.Rules}).ShouldRateLimit(left,
+			requestOf(t, "allow=1")); refused(err) != want {
+			t.Errorf("a caller who has left: %v, want %s", err, want)
+		}
 	}
 	server.Stop()
 	want("Redis is away, on_error: deny", requestOf(t, "deny=1"), "Unavailable unavailable")

@@ -108,8 +108,8 @@ func (m *Metrics) began() func(error) {
 	return func(err error) {
 		m.seconds.Observe(time.Since(start).Seconds())
 		switch status.Code(err) {
-		case codes.OK:
-		case codes.Unavailable, codes.DeadlineExceeded:
+		case codes.OK, codes.Canceled, codes.DeadlineExceeded: // no error: the caller has gone
+		case codes.Unavailable:
 			m.failed.WithLabelValues("redis_error").Inc()
 		default:
 			m.failed.WithLabelValues("service_error").Inc()

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/transport"
 )
 
@@ -39,7 +40,7 @@ func (r *Redis) Renew(ctx context.Context, id string, req api.RenewRequest) (api
 
 // reservationError adds to an error what may have happened to a call that Redis did not answer.
 func reservationError(ctx context.Context, err error) error {
-	if err != nil && (ctx.Err() != nil || errors.Is(err, api.ErrUnavailable)) && !errors.Is(err, api.ErrNoAnswer) {
+	if err != nil && (pause.Gone(ctx) != nil || errors.Is(err, api.ErrUnavailable)) && !errors.Is(err, api.ErrNoAnswer) {
 		return noAnswer(err)
 	}
 	return err

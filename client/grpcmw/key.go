@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
-	"github.com/streamcounter/streamcounter/internal/gate"
+	"github.com/streamcounter/streamcounter/internal/forwarded"
 )
 
 // KeyFunc returns the key of a call, and false if it has none. method has the form /pkg.Service/Method.
@@ -46,7 +46,7 @@ func Peer(prefix string) KeyFunc {
 		if err != nil {
 			return "", false
 		}
-		return prefix + gate.Address(a), true
+		return prefix + forwarded.Caller(a, forwarded.CallerBits), true
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/streamcounter/streamcounter/internal/forwarded"
-	"github.com/streamcounter/streamcounter/internal/gate"
 )
 
 // KeyFunc returns the key of a request, and false if it has none.
@@ -41,7 +40,7 @@ func ClientAddress(prefix string, trusted ...netip.Prefix) KeyFunc {
 		if err != nil {
 			return "", true // the empty key cannot be counted: the request is refused
 		}
-		return prefix + gate.Address(a), true
+		return prefix + forwarded.Caller(a, forwarded.CallerBits), true
 	}
 }
 

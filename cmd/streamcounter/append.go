@@ -38,7 +38,8 @@ Formats:
            {"key": "ip:10.0.0.1", "values": {"user": "alice"}} if rules count values
   clf      a web server's log in common or combined format: each line is one
            event of the key ip:<remote host>, or with --key user of user:<user>;
-           lines without a user are skipped, and counted
+           lines without a user are skipped, and counted. An IPv6 address is
+           counted by its /64, as extractors check it by default
 
 An event counts at the time it is appended. To try an old log at its own times, use
 streamcounter compare --clf LOG --rules FILE. A line that cannot be read is reported

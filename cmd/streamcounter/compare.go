@@ -32,8 +32,8 @@ Traces (one of them):
   --boundary    two demonstrations of bursts around an edge of the clock
   --clf FILE    a web server's log in common or combined format; each line asks
                 for one unit of the key ip:<remote host>, or with --key user of
-                user:<user>; lines without a user are skipped, and counted. The
-                requests of one second are spread evenly over it
+                user:<user>, as append does; lines without a user are skipped, and
+                counted. The requests of one second are spread evenly over it
   --trace FILE  lines of MS KEY [COST] [FIELD=VALUE ...]; MS is in milliseconds
 With --rules FILE the rules of a file take the place of the algorithms: who would
 have been denied and throttled, when, and for how long. Their windows of different

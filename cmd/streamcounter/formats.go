@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"net/netip"
 	"regexp"
 	"strings"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/streamcounter/streamcounter/check/httpapi"
 	"github.com/streamcounter/streamcounter/internal/compare"
 	"github.com/streamcounter/streamcounter/internal/english"
+	"github.com/streamcounter/streamcounter/internal/forwarded"
 	"github.com/streamcounter/streamcounter/internal/settings"
 )
 
@@ -127,6 +129,9 @@ func (f logForm) read(line string) (e api.Event, at string, skip bool, err error
 	if m == nil || strings.HasPrefix(m[logParts["user"]], "- ") { // a field too many before the time
 		return e, "", false, fmt.Errorf("%w: %s is not a line of a web server's log in common or combined format",
 			api.ErrBadRequest, api.Shorten(line))
+	}
+	if a, err := netip.ParseAddr(m[logParts["ip"]]); err == nil { // else it is a name
+		m[logParts["ip"]] = forwarded.Caller(a, forwarded.CallerBits)
 	}
 	key := m[logParts[f.key]]
 	if f.key == "user" && (key == "" || key == "-") {

@@ -28,6 +28,13 @@ func TestValuesOfALog(t *testing.T) {
 			t.Errorf("%s: %+v, %v, %v; want %s", line, e, skip, err, want)
 		}
 	}
+	for host, want := range map[string]string{"2001:db8:7::1": "2001:db8:7::/64", "::ffff:192.0.2.1": "192.0.2.1",
+		"fe80::1%eth0": "fe80::/64", "client.example": "client.example"} { // as checks count it
+		e, _, err := logForm{key: "ip", values: []string{"ip"}}.line(host + ` - - [17/May/2015:10:05:03 +0000] "GET`)
+		if err != nil || e.Key != "ip:"+want || e.Values["ip"] != want {
+			t.Errorf("%s: %+v, %v; want %s", host, e, err, want)
+		}
+	}
 	for _, bad := range []string{
 		`1.1.1.1, 2.2.2.2 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 2`, // X-Forwarded-For as it came
 		`1.1.1.1,2.2.2.2 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 2`,

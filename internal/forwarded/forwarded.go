@@ -50,6 +50,18 @@ func Client(r *http.Request, trusted []netip.Prefix) (netip.Addr, error) {
 // plain returns an address as it is compared and counted: an IPv4 address within IPv6 as IPv4, and without a zone.
 func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
+// Caller returns the part of an address that identifies one client: an IPv4 address, or a network of so many bits of an
+// IPv6 address, because a client that has one address of a /64 has all of them.
+func Caller(a netip.Addr, bits int) string {
+	if a = plain(a); a.Is6() && bits < a.BitLen() {
+		return netip.PrefixFrom(a, bits).Masked().String()
+	}
+	return a.String()
+}
+
+// CallerBits is how many bits of an IPv6 address identify one client, unless an operator knows better.
+const CallerBits = 64
+
 // ParseNetwork reads a network or one address. Those of IPv4 within IPv6 become IPv4.
 func ParseNetwork(s string) (netip.Prefix, error) {
 	if a, err := netip.ParseAddr(s); err == nil {
@@ -78,7 +90,7 @@ func Within(list []netip.Prefix, a netip.Addr) bool {
 }
 
 // dotDot is a segment .. in any spelling, with parameters or without.
-var dotDot = regexp.MustCompile(`(?i)(^|[/\\]|%2f|%5c)(\.|%2e){2}([/\\;#]|%2f|%5c|%3b|$)`)
+var dotDot = regexp.MustCompile(`(?i)(^|[/\\]|%2f|%5c)(\.|%2e){2}([/\\;#?]|%(2f|5c|3b|23|3f)|$)`)
 
 // HasDotDot reports whether a path, decoded or not, has a segment that some server takes for a parent directory.
 // Clients resolve these before they send a path. Servers disagree about one that arrives.

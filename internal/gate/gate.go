@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
@@ -179,18 +178,4 @@ func (v Verdict) Header() http.Header {
 	h := http.Header{}
 	headers.Set(h, []api.CheckAnswer{v.Answer}, v.Answer.RetryAfterMs)
 	return h
-}
-
-// Address returns the part of an address that identifies one caller: an IPv4 address, or the /64 of an IPv6 address,
-// because a caller that has one address of a /64 has all of them.
-func Address(a netip.Addr) string {
-	a = a.Unmap().WithZone("")
-	if a.Is4() {
-		return a.String()
-	}
-	p, err := a.Prefix(64)
-	if err != nil {
-		return ""
-	}
-	return p.String()
 }

@@ -39,7 +39,7 @@ func (n *node) pageHealth(ctx context.Context) page.Health {
 			out.NATS = "connected"
 		}
 	}
-	if since, checks := n.service.Outage(ctx); !since.IsZero() {
+	if since, checks := n.service.Outage(); !since.IsZero() {
 		out.OnError = &page.OnError{SinceMs: since.UnixMilli(), Allow: checks[windows.OnErrorAllow],
 			Deny: checks[windows.OnErrorDeny], Local: checks[windows.OnErrorLocal]}
 	}

@@ -7,6 +7,15 @@ import (
 	"time"
 )
 
+// Gone returns why the caller of ctx waits no more, nil if it waits: ctx has ended, or its deadline has passed. A
+// connection with the same deadline can fail before the timer of ctx fires.
+func Gone(ctx context.Context) error {
+	if end, ok := ctx.Deadline(); ok && !time.Now().Before(end) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
+}
+
 // For waits for d or until ctx ends, and reports whether d has passed.
 func For(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)

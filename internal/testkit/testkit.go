@@ -3,6 +3,7 @@
 package testkit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Failer is the part of a test, a benchmark, or a *rapid.T that Must needs.
@@ -27,6 +29,16 @@ func Must(t Failer, err error) {
 		t.Fatal(err)
 	}
 }
+
+// Late returns a context whose deadline has passed before its timer fired. Connections know only the deadline.
+func Late(ctx context.Context) context.Context { return late{ctx, time.Now()} }
+
+type late struct {
+	context.Context
+	deadline time.Time
+}
+
+func (l late) Deadline() (time.Time, bool) { return l.deadline, true }
 
 // WriteFile writes text into a file of that name in a separate directory, which is removed at the end of the test,
 // and returns its path. Only the owner may read the file.
