@@ -2,6 +2,7 @@ package backend
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -60,6 +61,9 @@ func ConnectNATS(c settings.NATS, conn natsconn.Config, more ...nats.Option) (*n
 			}
 			return nil, foreign
 		}
+	}
+	if errors.Is(err, nats.ErrSecureConnWanted) {
+		err = fmt.Errorf("%w: the server has no TLS; give nats:// and no files for TLS", err)
 	}
 	return nc, err
 }
