@@ -71,7 +71,8 @@ func readRule(d *document.Document, r *Rule) document.Setter {
 	return d.Mapping(append([]field{
 		{Name: "name", Need: document.Needed, Set: document.Leaf(d, &r.Name, document.Text)},
 		{Name: "match", Set: given(d, &r.Match, document.Text,
-			`match "": want a pattern over keys, as "user:*", or "*" for all; for a tier leave match out`), Null: true},
+			`match "": want a pattern over keys, as "user:*", or "*" for all; for a tier leave match out`),
+			Null: true},
 		{Name: "algorithm", Set: document.Leaf(d, &r.Algorithm, document.Text)},
 		{Name: "windows", Need: document.Needed, Set: d.List(func(n *document.Node, at string) error {
 			r.Windows = append(r.Windows, Window{})

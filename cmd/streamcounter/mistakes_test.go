@@ -26,16 +26,17 @@ func TestSettingsThatCannotBe(t *testing.T) {
 		serve + " --tls-cert " + ours.CA + " --tls-key " + key:    "private key does not match",
 		serve + " --tls-cert " + cert + " --tls-key " + key + " --tls-client-ca " + empty: "--tls-client-ca " +
 			"(STREAMCOUNTER_TLS_CLIENT_CA): " + empty + ": it has no certificate",
-		serve + " --redis redis://" + secure.Listener.Addr().String():                       "give rediss:// instead",
-		serve + " --redis " + strings.Replace(streamtest.Redis(t), "redis:", "rediss:", 1):  "give redis:// instead",
-		"watch --nats " + strings.Replace(streamtest.OwnNATS(t).URL(), "nats:", "tls:", 1): "give nats://",
-		"work --redis embedded:0 --nats= --rules " + rules:                                   "no URL: expected nats://",
 		serve + " --redis redis://" + closed: "no Redis answers at redis://" + closed,
 		"serve --redis embedded:0 --rules " + rules + " --http " + closed + " --grpc " + closed: "expected another " +
 			"address than that of --http",
 		"append --redis redis://" + closed: "redis://" + closed,
 		"check k --http " + closed:         "--http",
 		"bench --target http://" + closed:  "the first call: ",
+
+		serve + " --redis redis://" + secure.Listener.Addr().String():                      "give rediss:// instead",
+		serve + " --redis " + strings.Replace(streamtest.Redis(t), "redis:", "rediss:", 1): "give redis:// instead",
+		"watch --nats " + strings.Replace(streamtest.OwnNATS(t).URL(), "nats:", "tls:", 1): "no TLS; give nats://",
+		"work --http 127.0.0.1:0 --redis embedded:0 --nats= --rules " + rules:              "no URL: expected nats://",
 	} {
 		if text := expect(t, line, failure, says); strings.Contains(text, "PRIVATE KEY") {
 			t.Errorf("%s: %s", line, text)

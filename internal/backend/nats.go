@@ -2,7 +2,6 @@ package backend
 
 import (
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -61,9 +60,6 @@ func ConnectNATS(c settings.NATS, conn natsconn.Config, more ...nats.Option) (*n
 			}
 			return nil, foreign
 		}
-	}
-	if errors.Is(err, nats.ErrSecureConnWanted) {
-		err = fmt.Errorf("%w: the server has no TLS; give nats:// and no files for TLS", err)
 	}
 	return nc, err
 }

@@ -68,7 +68,7 @@ func firstWords(addr string) []byte {
 
 var (
 	errPlain = errors.New("it answers without TLS: give redis:// instead of rediss://")
-	errTLS   = errors.New("it answers with TLS: give rediss:// instead of redis://, and --redis-ca for your own authority")
+	errTLS   = errors.New("it answers with TLS: give rediss:// instead of redis://, and --redis-ca if needed")
 )
 
 // otherTLS returns an error if a Redis that does not answer uses TLS and the client does not, or the other way round.
@@ -77,7 +77,8 @@ func otherTLS(o *redis.UniversalOptions) error {
 		return nil
 	}
 	if o.TLSConfig != nil {
-		if said := firstWords(o.Addrs[0]); bytes.HasPrefix(said, []byte("+PONG")) || bytes.HasPrefix(said, []byte("-")) {
+		said := firstWords(o.Addrs[0])
+		if bytes.HasPrefix(said, []byte("+PONG")) || bytes.HasPrefix(said, []byte("-")) {
 			return errPlain
 		}
 		return nil
