@@ -85,11 +85,11 @@ func otherTLS(o *redis.UniversalOptions) error {
 	}
 	c, err := tls.DialWithDialer(&net.Dialer{Timeout: probeTimeout}, "tcp", o.Addrs[0], &tls.Config{
 		MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}) // nothing is sent
-	if err == nil {
+	if c != nil {
 		_ = c.Close()
-		return errTLS
 	}
-	if said, ok := errors.AsType[*net.OpError](err); ok && said.Op == "remote error" { // it wants a certificate
+	said, ok := errors.AsType[*net.OpError](err)
+	if err == nil || ok && said.Op == "remote error" { // it wants a certificate
 		return errTLS
 	}
 	return nil
