@@ -58,6 +58,9 @@ func (c *call) answerTo(i int, d decision) api.CheckAnswer {
 		out.Note = redisclient.Failure(d.why)
 		if r.Plan.Live != nil {
 			out.Note += fmt.Sprintf("; rule %s has on_error: %s", out.Rule, r.Plan.Live.OnError)
+			if r.Plan.Live.WithoutRedis() != r.Plan.Live.OnError {
+				out.Note += ", and a process alone counts no values"
+			}
 		}
 		if r.Mode == api.ModeCharge {
 			out.Note += "; the cost may not be counted"
@@ -68,6 +71,9 @@ func (c *call) answerTo(i int, d decision) api.CheckAnswer {
 	}
 	out.RetryAfterMs = state.RetryAfter.Milliseconds()
 	out.LeaseMs = clientLeaseTime(r.Plan).Milliseconds()
+	if d.source == api.SourceLocal {
+		out.Note = r.Plan.LocalNote()
+	}
 	if charge := c.index[i]; charge >= 0 && !d.Allowed && r.Plan.Live != nil {
 		a := c.asks[charge]
 		if a.Mode == api.ModeCharge { // it is counted alone, even if the others are denied

@@ -305,12 +305,11 @@ func (s *Service) resolve(ctx context.Context, asks []counters.Request, v counte
 	}
 	policy := windows.OnErrorAllow
 	for _, a := range asks {
-		switch live := a.Plan.Live; {
-		case live == nil:
-		case live.OnError == windows.OnErrorDeny:
-			policy = windows.OnErrorDeny
-		case live.OnError == windows.OnErrorLocal && policy == windows.OnErrorAllow:
-			policy = windows.OnErrorLocal
+		if a.Plan.Live == nil {
+			continue
+		}
+		if live := a.Plan.Live.WithoutRedis(); live == windows.OnErrorDeny || policy == windows.OnErrorAllow {
+			policy = live
 		}
 	}
 	s.outage.byPolicy(policy, asks, err)

@@ -143,7 +143,7 @@ func (o *outage) begin() {
 	live := map[windows.OnError]int{}
 	for _, r := range o.rules().List() {
 		if !r.Shadow {
-			live[r.OnError]++
+			live[r.WithoutRedis()]++
 		}
 	}
 	o.log.Error("Redis decides no checks: on_error does until Redis can. Rules with allow enforce no limit, "+

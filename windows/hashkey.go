@@ -97,7 +97,7 @@ func (k HashKey) String() string {
 // Says returns in words that values are hashed, and with which file, if it was not read.
 func (k HashKey) Says() string {
 	if path, is := strings.CutPrefix(string(k), unread); is {
-		return "hashed by " + path
+		return "hashed by " + path + ", not read"
 	}
 	return "hashed"
 }

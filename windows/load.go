@@ -53,10 +53,14 @@ func Parse(name string, data []byte, options ...ParseOption) (*Rules, error) {
 	}
 	never := unreachable(rules.list)
 	for _, i := range slices.Sorted(maps.Keys(never)) {
-		first := rules.list[never[i]]
+		rule, first := rules.list[i], rules.list[never[i]]
+		why := fmt.Sprintf("is never reached, as %q (match %q) above it takes all of its keys", first.Name, first.Match)
+		if rule.Shadow {
+			why = fmt.Sprintf("is never evaluated, as a key has at most %d shadow rules, and %q above it is the last of "+
+				"its keys", MaxShadows, first.Name)
+		}
 		rules.warnings = append(rules.warnings, d.ErrorAt(fmt.Sprintf("rules[%d].match", i),
-			"match %q: the rule %q is never reached, as %q (match %q) above it takes all of its keys",
-			rules.list[i].Match, rules.list[i].Name, first.Name, first.Match))
+			"match %q: the rule %q %s", rule.Match, rule.Name, why))
 	}
 	return rules, nil
 }
@@ -67,7 +71,8 @@ func readRule(d *document.Document, r *Rule) document.Setter {
 	return d.Mapping(append([]field{
 		{Name: "name", Need: document.Needed, Set: document.Leaf(d, &r.Name, document.Text)},
 		{Name: "match", Set: given(d, &r.Match, document.Text,
-			`match "": want a pattern over keys, as "user:*", or "*" for all; a tier has none`)},
+			`match "": want a pattern over keys, as "user:*", or "*" for all; for a tier leave match out`),
+			Null: true},
 		{Name: "algorithm", Set: document.Leaf(d, &r.Algorithm, document.Text)},
 		{Name: "windows", Need: document.Needed, Set: d.List(func(n *document.Node, at string) error {
 			r.Windows = append(r.Windows, Window{})
@@ -82,8 +87,10 @@ func given[T comparable](d *document.Document, to *T, read func(*document.Node) 
 ) document.Setter {
 	return func(n *document.Node, at string) error {
 		var zero T
-		if err := document.Leaf(d, to, read)(n, at); err != nil || *to != zero {
-			return err
+		if !document.IsNull(n) {
+			if err := document.Leaf(d, to, read)(n, at); err != nil || *to != zero {
+				return err
+			}
 		}
 		return d.Errorf(n, "%s", refusal)
 	}

@@ -1,6 +1,8 @@
 package windows
 
 import (
+	"slices"
+
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/inprocess"
 )
@@ -17,18 +19,23 @@ func (r *Rule) inProcess() inprocess.Rule {
 	return out
 }
 
-// localStates returns the states of all windows of the rule. Windows that count values are not counted here. Their
-// states are as if nothing was used.
+// localStates returns the states of the windows of the rule that are counted here: not of those that count values.
 func (r *Rule) localStates(counted []api.WindowState) []api.WindowState {
 	states := make([]api.WindowState, len(r.Windows))
 	for i, w := range r.Windows {
-		if w.Distinct != "" {
-			states[i] = api.NewWindowState(w.Limit, w.Per, 0, 0, 0)
-			continue
+		if w.Distinct == "" {
+			states[i], counted = counted[0], counted[1:]
 		}
-		states[i], counted = counted[0], counted[1:]
 	}
-	return r.mark(states)
+	return slices.DeleteFunc(r.mark(states), func(s api.WindowState) bool { return s.Distinct != "" })
+}
+
+// LocalNote says what LocalState leaves out; empty: nothing.
+func (p *Plan) LocalNote() string {
+	if p.Live == nil || !p.Live.distinct() {
+		return ""
+	}
+	return "Redis does not count now, and a process alone counts no values"
 }
 
 // LocalState returns the state of a key under the rules of the plan.

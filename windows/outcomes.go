@@ -1,5 +1,7 @@
 package windows
 
+import "slices"
+
 // OnDeny says whether a denied cost counts.
 type OnDeny string
 
@@ -28,6 +30,15 @@ const (
 	OnErrorLocal OnError = "local" // by the count of this process
 )
 
+// WithoutRedis is the answer to a check of the rule while Redis does not answer: its OnError, except that a process
+// alone counts no values, so a rule that counts nothing else allows.
+func (r *Rule) WithoutRedis() OnError {
+	if r.OnError == OnErrorLocal && !slices.ContainsFunc(r.Windows, func(w Window) bool { return w.Distinct == "" }) {
+		return OnErrorAllow
+	}
+	return r.OnError
+}
+
 var onDenyOption = choice("on_deny", "`charge`: a denied request counts too, because it happened anyway",
 	func(r *Rule) *OnDeny { return &r.OnDeny }, OnDenySkip, OnDenyCharge).with(
 	func(r *Rule) string {
@@ -54,6 +65,12 @@ var onErrorOption = choice("on_error", "answer of a check while Redis does not a
 		case OnErrorDeny:
 			return "denied while Redis is away"
 		case OnErrorLocal:
+			switch {
+			case r.WithoutRedis() == OnErrorAllow:
+				return "allowed while Redis is away, as a process alone counts no values"
+			case r.distinct():
+				return "counted by each process, except values, while Redis is away"
+			}
 			return "counted by each process while Redis is away"
 		}
 		return "allowed while Redis is away"

@@ -8,9 +8,9 @@ import (
 	"github.com/streamcounter/streamcounter/internal/glob"
 )
 
-// unreachable returns, for each rule that can never decide, the earlier rule that takes all of
-// its keys. Shadow rules take no keys and are always evaluated. It may miss a rule that several
-// other rules cover together. It never returns a rule that a key can reach.
+// unreachable returns, for each rule that is evaluated for no key, the earlier rule that takes the last of
+// its keys. One rule that decides takes them all, and so do MaxShadows shadow rules together. It may miss a rule that
+// several other rules cover together. It never returns a rule that a key can reach.
 func unreachable(list []*Rule) map[int]int {
 	found := map[int]int{}
 	type pattern struct {
@@ -19,16 +19,21 @@ func unreachable(list []*Rule) map[int]int {
 	}
 	patterns := make([]pattern, len(list))
 	for i, r := range list {
-		if r.Shadow || r.Match == "" {
+		if r.Match == "" {
 			continue
+		}
+		above := MaxShadows // rules that take all of its keys
+		if !r.Shadow {
+			above = 1
 		}
 		literal := glob.Split(r.Match).Literal
 		patterns[i] = pattern{literal, tokensOf(r.Match)}
 		for j := range i {
-			if list[j].Shadow || list[j].Match == "" || !strings.HasPrefix(literal, patterns[j].literal) {
+			if list[j].Shadow != r.Shadow || list[j].Match == "" ||
+				!strings.HasPrefix(literal, patterns[j].literal) || !covers(patterns[j].tokens, patterns[i].tokens) {
 				continue
 			}
-			if covers(patterns[j].tokens, patterns[i].tokens) {
+			if above--; above == 0 {
 				found[i] = j
 				break
 			}

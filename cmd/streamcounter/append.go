@@ -18,6 +18,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/backend"
 	"github.com/streamcounter/streamcounter/internal/compare"
 	"github.com/streamcounter/streamcounter/internal/logging"
+	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/settings"
 	"github.com/streamcounter/streamcounter/stream"
 )
@@ -97,7 +98,7 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 	if err != nil {
 		return err
 	}
-	log, client, err := openEventLog(cmd.Context(), c)
+	log, client, err := openWhenThere(cmd, c)
 	if err != nil {
 		return err
 	}
@@ -186,6 +187,56 @@ func (w watchdog) watch() {
 		case <-w.ctx.Done():
 		}
 	}()
+}
+
+// openWhenThere is openEventLog, but while no Redis answers it reads ahead and waits, as between events: after the end
+// of the input for appendPatience.
+func openWhenThere(cmd *cobra.Command, c *settings.Config) (*stream.Log, redis.UniversalClient, error) {
+	log, client, err := openEventLog(cmd.Context(), c)
+	if !backend.Away(err) {
+		return log, client, err
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "warning: %v; events wait until Redis answers\n", err)
+	ctx, end := context.WithCancel(cmd.Context())
+	defer end()
+	cmd.SetIn(readAhead(cmd.InOrStdin(), func(n int) {
+		if n == 0 {
+			end()
+		}
+		time.AfterFunc(appendPatience, end)
+	}))
+	for wait := firstWait; backend.Away(err) && pause.For(ctx, wait); wait = longer(wait) {
+		log, client, err = openEventLog(cmd.Context(), c)
+	}
+	if err == nil {
+		fmt.Fprintln(cmd.ErrOrStderr(), "Redis answers")
+	}
+	return log, client, err
+}
+
+// readAhead returns what it reads of `in`, up to 1 MB in advance. At the end it calls ended with the number of bytes.
+func readAhead(in io.Reader, ended func(n int)) io.Reader {
+	chunks := make(chan []byte, 32)
+	out, into := io.Pipe()
+	var failed error
+	go func() {
+		total := 0
+		for failed == nil {
+			chunk, n := make([]byte, 32<<10), 0
+			n, failed = in.Read(chunk)
+			total += n
+			chunks <- chunk[:n]
+		}
+		close(chunks)
+		ended(total)
+	}()
+	go func() {
+		for chunk := range chunks {
+			_, _ = into.Write(chunk) // the reader has gone if it fails
+		}
+		into.CloseWithError(failed)
+	}()
+	return out
 }
 
 // openEventLog connects to the Redis of --redis and checks that its prefix has as many

@@ -48,6 +48,22 @@ func TestAppendWithoutReplies(t *testing.T) {
 	}
 }
 
+// A Redis that is away at the start is waited for: here it starts when append reads ahead.
+func TestAppendAwaitsRedis(t *testing.T) {
+	own := streamtest.OwnRedis(t)
+	own.Stop()
+	var errs testkit.Log
+	root := newRoot()
+	root.SetIn(&onFirstRead{strings.NewReader("user:1 3\n"), own.Start})
+	root.SetErr(&errs)
+	code := run(t.Context(), root, []string{"append", "--redis", own.URL()})
+	for _, says := range []string{"warning: ", "events wait until Redis answers", "\nRedis answers\n", "appended 1 "} {
+		if code != 0 || !strings.Contains(errs.String(), says) {
+			t.Errorf("exit code %d, want 0 and %q:\n%s", code, says, errs.String())
+		}
+	}
+}
+
 // A slow Redis may take any time as long as it stores events.
 func TestWatchdog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

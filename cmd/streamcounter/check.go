@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -80,12 +81,14 @@ func runCheck(cmd *cobra.Command, c *settings.Config, args []string, q url.Value
 		status = http.StatusOK // a denial is an answer
 	}
 	var a api.CheckAnswer
-	if err := readAnswer(status, body, &a); err != nil {
+	err = readAnswer(status, body, &a)
+	if asJSON && json.Valid(body) { // an error of the server too
+		printJSON(cmd.OutOrStdout(), body)
+	}
+	if err != nil {
 		return err
 	}
-	if asJSON {
-		printJSON(cmd.OutOrStdout(), body)
-	} else {
+	if !asJSON {
 		fmt.Fprintln(cmd.OutOrStdout(), answerText(a))
 		printWindows(cmd.OutOrStdout(), a.Windows)
 		printInForce(cmd.OutOrStdout(), a.InForce)

@@ -40,6 +40,14 @@ func checkArguments(cmd *cobra.Command, args []string) error {
 	return settings.UsageErrorf("unexpected argument %q%s. Usage: %s", redact.Login(extra), hint, usage(cmd))
 }
 
+// flagError returns the error of a wrong flag. If the command before it does not exist, that is the mistake.
+func flagError(cmd *cobra.Command, err error) error {
+	if before := cmd.Flags().Args(); cmd.HasSubCommands() && len(before) > 0 {
+		return unknownCommand(cmd, before[0])
+	}
+	return settings.FlagError(err, cmd.Flags())
+}
+
 func unknownCommand(cmd *cobra.Command, name string) error {
 	var known []string
 	for _, sub := range cmd.Commands() {

@@ -18,14 +18,21 @@ func TestSettingsThatCannotBe(t *testing.T) {
 	cert, key := ours.Issue("server")
 	rules, empty := devRules(t), testkit.WriteFile(t, "empty.pem", "nothing")
 	closed := testkit.FreeAddr(t)
+	secure := httptest.NewTLSServer(http.NotFoundHandler())
+	defer secure.Close()
 	serve := "serve --redis embedded:0 --http 127.0.0.1:0 --rules " + rules
 	for line, says := range map[string]string{
-		serve + " --tls-cert " + cert + " --tls-key " + key + "x": key + "x: no such file",
+		serve + " --tls-cert " + cert + " --tls-key " + key + "x": "--tls-key (STREAMCOUNTER_TLS_KEY)",
 		serve + " --tls-cert " + ours.CA + " --tls-key " + key:    "private key does not match",
 		serve + " --tls-cert " + cert + " --tls-key " + key + " --tls-client-ca " + empty: "--tls-client-ca " +
 			"(STREAMCOUNTER_TLS_CLIENT_CA): " + empty + ": it has no certificate",
 		"serve --redis embedded:0 --rules " + rules + " --http " + closed + " --grpc " + closed: "expected another " +
 			"address than that of --http",
+
+		serve + " --redis redis://" + secure.Listener.Addr().String():                      "give rediss:// instead",
+		serve + " --redis " + strings.Replace(streamtest.Redis(t), "redis:", "rediss:", 1): "give redis:// instead",
+		"watch --nats " + strings.Replace(streamtest.OwnNATS(t).URL(), "nats:", "tls:", 1): "no TLS; give nats://",
+		"work --http 127.0.0.1:0 --redis embedded:0 --nats= --rules " + rules:              "no URL: expected nats://",
 	} {
 		if text := expect(t, line, failure, says); strings.Contains(text, "PRIVATE KEY") {
 			t.Errorf("%s: %s", line, text)

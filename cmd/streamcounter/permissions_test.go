@@ -115,6 +115,10 @@ func TestTheShippedUsersCanDoTheirWork(t *testing.T) {
 	keys := keysOf(t, "sc")
 	rules := testkit.WriteFile(t, "rules.yml", leastRules(10))
 	operator, work := streamtest.Connect(t, secured.As("operator")), streamtest.Connect(t, secured.As("work"))
+	expect(t, "serve --http 127.0.0.1:0 --rules "+rules+" --redis "+secured.As("producer"), 1,
+		"user producer may not run fcall, eval", "use `serve` of deploy/users.acl")
+	expect(t, "doctor --nats= --redis "+secured.As("producer"), 1, "1 problem")
+	testkit.Must(t, operator.Do(ctx, "ACL", "LOG", "RESET").Err())
 
 	// producer: our own command.
 	produce := func(what string) {

@@ -29,7 +29,7 @@ also be set by it. The flag wins.`,
 		newBench(), newRules(), newSinks(), newDoctor(), newFunctions(), newVersion(), newHealth(), newRatelimit(),
 		newMan())
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return settings.FlagError(err, cmd.Flags()) })
+	root.SetFlagErrorFunc(flagError)
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	groupFlags(root)

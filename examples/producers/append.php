@@ -46,17 +46,21 @@ function append(string $address, array $events, string $prefix = 'sc', int $part
 {
     $minId = (string) ((int) (microtime(true) * 1000) - RETENTION_MS);
     $commands = [];
+    $begins = [];
     $streams = [];
     foreach ($events as [$key, $count]) {
         $stream = $prefix . ':{' . partition($key, $partitions) . '}:events';
         $commands[] = command('XADD', $stream, 'MINID', '~', $minId, '*', 'key', $key, 'count', (string) $count);
+        $begins[] = '$'; // how its answer begins: an ID
         $streams[$stream] = true;
     }
     foreach (array_keys($streams) as $stream) {
         $commands[] = command('PEXPIRE', $stream, (string) RETENTION_MS);
+        $begins[] = ':1';
     }
     if (($password = getenv('REDIS_PASSWORD')) !== false) {
         array_unshift($commands, command('AUTH', getenv('REDIS_USER') ?: 'default', $password));
+        array_unshift($begins, '+OK');
     }
     $connection = stream_socket_client('tcp://' . $address, $code, $message, 5.0);
     if ($connection === false) {
@@ -71,14 +75,16 @@ function append(string $address, array $events, string $prefix = 'sc', int $part
         }
     }
     $errors = [];
-    foreach ($commands as $_) {
+    foreach ($begins as $begin) {
         $reply = fgets($connection);
         if ($reply === false || !str_ends_with($reply, "\r\n")) {
             throw new RuntimeException('the connection broke: what was not answered may be stored or not');
         }
         if ($reply[0] === '-') {
             $errors[] = trim(substr($reply, 1));
-        } elseif ($reply[0] === '$') { // an ID
+        } elseif (!str_starts_with($reply, $begin)) {
+            throw new RuntimeException("$address does not answer as Redis does: " . trim($reply));
+        } elseif ($begin === '$') {
             fgets($connection);
         }
     }

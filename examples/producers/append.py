@@ -39,25 +39,28 @@ def append(address: str, events: list[tuple[bytes, int]], prefix: str = "sc", pa
     commands, streams = [], {}
     for key, count in events:
         stream = b"%s:{%d}:events" % (prefix.encode(), partition(key, partitions))
-        commands.append(command(b"XADD", stream, b"MINID", b"~", min_id, b"*", b"key", key, b"count", b"%d" % count))
+        words = (b"XADD", stream, b"MINID", b"~", min_id, b"*", b"key", key, b"count", b"%d" % count)
+        commands.append((command(*words), b"$"))  # with how its answer begins: an ID
         streams[stream] = True
     for stream in streams:
-        commands.append(command(b"PEXPIRE", stream, b"%d" % RETENTION_MS))
+        commands.append((command(b"PEXPIRE", stream, b"%d" % RETENTION_MS), b":1"))
     if "REDIS_PASSWORD" in os.environ:
         user = os.environ.get("REDIS_USER", "default")
-        commands.insert(0, command(b"AUTH", user.encode(), os.environ["REDIS_PASSWORD"].encode()))
+        commands.insert(0, (command(b"AUTH", user.encode(), os.environ["REDIS_PASSWORD"].encode()), b"+OK"))
     host, port = address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=5) as connection:
-        connection.sendall(b"".join(commands))
+        connection.sendall(b"".join(text for text, _ in commands))
         replies = connection.makefile("rb")
         errors = []
-        for _ in commands:
+        for _, begins in commands:
             reply = replies.readline()
             if not reply.endswith(b"\r\n"):
                 raise ConnectionError("the connection broke: what was not answered may be stored or not")
             if reply.startswith(b"-"):
                 errors.append(reply[1:].strip().decode())
-            elif reply.startswith(b"$"):  # an ID
+            elif not reply.startswith(begins):
+                raise RuntimeError(f"{address} does not answer as Redis does: {reply!r}")
+            elif begins == b"$":
                 replies.read(int(reply[1:]) + 2)
         if errors:
             raise RuntimeError(f"{len(errors)} of {len(commands)} commands were refused, first: {errors[0]}")

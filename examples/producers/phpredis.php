@@ -30,7 +30,9 @@ function append(Redis $redis, array $events): void
     foreach (array_keys($streams) as $stream) {
         $pipe->pExpire($stream, RETENTION_MS);
     }
-    $pipe->exec();
+    if (in_array(false, $pipe->exec() ?: [false], true)) { // phpredis throws nothing
+        throw new RuntimeException('refused: ' . $redis->getLastError());
+    }
 }
 
 $redis = new Redis();

@@ -2,6 +2,8 @@ package producers_test
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os/exec"
 	"strings"
 	"testing"
@@ -82,6 +84,12 @@ func TestProducers(t *testing.T) {
 			}
 			if out, err := run("127.0.0.1:1"); err == nil {
 				t.Errorf("nobody there: %s", out)
+			}
+			other := httptest.NewServer(http.NotFoundHandler())
+			defer other.Close()
+			out, err := pipe(t, "a\n", bin, script, other.Listener.Addr().String())
+			if err == nil || !strings.Contains(out, "does not answer as Redis does: ") {
+				t.Errorf("another server: %v, %s", err, out)
 			}
 		})
 	}

@@ -2,12 +2,15 @@ package backend
 
 import (
 	"bytes"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // probeTimeout bounds each step of finding out which server answers instead of a NATS server.
@@ -59,6 +62,35 @@ func firstWords(addr string) []byte {
 		if timeout, ok := errors.AsType[net.Error](err); !ok || !timeout.Timeout() {
 			return nil
 		}
+	}
+	return nil
+}
+
+var (
+	errPlain = errors.New("it answers without TLS: give redis:// instead of rediss://")
+	errTLS   = errors.New("it answers with TLS: give rediss:// instead of redis://, and --redis-ca if needed")
+)
+
+// otherTLS returns an error if a Redis that does not answer uses TLS and the client does not, or the other way round.
+func otherTLS(o *redis.UniversalOptions) error {
+	if len(o.Addrs) == 0 || o.MasterName != "" { // the addresses of sentinels
+		return nil
+	}
+	if o.TLSConfig != nil {
+		said := firstWords(o.Addrs[0])
+		if bytes.HasPrefix(said, []byte("+PONG")) || bytes.HasPrefix(said, []byte("-")) {
+			return errPlain
+		}
+		return nil
+	}
+	c, err := tls.DialWithDialer(&net.Dialer{Timeout: probeTimeout}, "tcp", o.Addrs[0], &tls.Config{
+		MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}) // nothing is sent
+	if c != nil {
+		_ = c.Close()
+	}
+	said, ok := errors.AsType[*net.OpError](err)
+	if err == nil || ok && said.Op == "remote error" { // it wants a certificate
+		return errTLS
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"sync/atomic"
@@ -68,11 +69,30 @@ func dial(ctx context.Context, target string, opts *redis.UniversalOptions) (red
 		err = fmt.Errorf("the Redis at %s answers, but refuses: %w", redact.URL(target), err)
 		return nil, errors.Join(err, c.Close())
 	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("no Redis answers at %s: %w%s", redact.URL(target), err,
-			besideDev("redis", target)), c.Close())
+	if err == nil {
+		return c, nil
 	}
-	return c, nil
+	if other := otherTLS(opts); other != nil {
+		err = fmt.Errorf("%w; %w", err, other)
+	}
+	return nil, errors.Join(fmt.Errorf("no Redis answers at %s: %w%s", redact.URL(target), err,
+		besideDev("redis", target)), c.Close())
+}
+
+// Away reports whether waiting can help after an error of ConnectRedis: the server is not there, or not ready yet.
+func Away(err error) bool {
+	host, unknown := errors.AsType[*net.DNSError](err)
+	connection, broken := errors.AsType[*net.OpError](err)
+	timeout, late := errors.AsType[net.Error](err)
+	switch word := redisclient.Word(err); {
+	case word != "":
+		return word == "LOADING" || word == "CLUSTERDOWN" || word == "MASTERDOWN"
+	case unknown && host.IsNotFound, errors.Is(err, errPlain), errors.Is(err, errTLS):
+		return false
+	case broken:
+		return connection.Op != "remote error"
+	}
+	return errors.Is(err, io.EOF) || late && timeout.Timeout()
 }
 
 // pingAny returns no error if a server answers. On a Cluster, Ping would ask one node, which may be a silent one.

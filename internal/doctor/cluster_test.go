@@ -98,7 +98,7 @@ func onlySilent(t *testing.T, addrs []string, silent, answers string) {
 	c := stream.NewCluster(&redis.ClusterOptions{Addrs: addrs, DialerRetries: 1, ContextTimeoutEnabled: true,
 		ReadTimeout: time.Minute})
 	defer c.Close()
-	started := doctor.Start(t.Context(), c, false, 2*time.Second)
+	started := doctor.Start(t.Context(), c, keysOf(t, 16), "serve", 2*time.Second)
 	expect(t, started, doctor.RedisReachable, doctor.Problem, silent)
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
 	defer cancel()
@@ -124,7 +124,8 @@ func TestSilentRedis(t *testing.T) {
 	testkit.Must(t, c.Ping(t.Context()).Err())
 	own.Pause()
 	began := time.Now()
-	expect(t, doctor.Start(t.Context(), c, false, 200*time.Millisecond), doctor.RedisReachable, doctor.Problem)
+	expect(t, doctor.Start(t.Context(), c, keysOf(t, 16), "serve", 200*time.Millisecond), doctor.RedisReachable,
+		doctor.Problem)
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	findings := doctor.Redis(ctx, c, doctor.RedisConfig{Keys: keysOf(t, 16), Retention: stream.DefaultRetention})

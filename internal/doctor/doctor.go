@@ -62,10 +62,11 @@ func grade[N cmp.Ordered](f Finding, n, warning, problem N, why, fix string) Fin
 	return f
 }
 
-// Checks that report whether a server answered at all.
+// Checks that report whether a server answered at all, and what the user may do there.
 const (
 	RedisReachable = "redis.reachable"
 	NATSReachable  = "nats.reachable"
+	RedisRights    = "redis.acl"
 )
 
 // Report has all findings, in the order of the checks.

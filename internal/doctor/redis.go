@@ -46,10 +46,10 @@ func Redis(ctx context.Context, c redis.UniversalClient, config RedisConfig) []F
 	return append(findings, stateOf(ctx, c, config)...)
 }
 
-// Start is the short examination at each start of a process: one round trip to each server, within `within`. It
-// returns the findings above a note. For a named user, it reads only what deploy/users.acl allows, because such users
-// often have few rights: a refusal would appear in the server's ACL LOG.
-func Start(ctx context.Context, c redis.UniversalClient, named bool, within time.Duration) []Finding {
+// Start is the short examination at each start of a process with the rights of a role in deploy/users.acl, within
+// `within`. It returns the findings above a note. For a named user, it reads only what that file allows, because such
+// users often have few rights: a refusal would appear in the server's ACL LOG.
+func Start(ctx context.Context, c redis.UniversalClient, k *stream.Keys, role string, within time.Duration) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	servers, err := serversOf(ctx, c)
@@ -57,11 +57,12 @@ func Start(ctx context.Context, c redis.UniversalClient, named bool, within time
 		return nil // what the start does next returns it
 	}
 	each(servers, func(s *server) {
-		if s.readInfo(ctx); !named {
+		if s.readInfo(ctx); userOf(s.client) == "" {
 			s.readConfig(ctx)
 		}
+		s.rights = mayStart(ctx, s.client, k, role)
 	})
-	findings := silent(servers)
+	findings := append(silent(servers), tells(servers, func(s *server) Finding { return s.rights })...)
 	servers = slices.DeleteFunc(servers, func(s *server) bool { return s.infoErr != nil && s.configErr != nil })
 	return slices.DeleteFunc(append(findings, settingsOf(servers)...), func(f Finding) bool {
 		return !f.Severity.above(Note)
@@ -85,6 +86,7 @@ type server struct {
 	infoErr, configErr, clockErr error
 	libraries                    []string // of ours
 	functionsErr                 error
+	rights                       Finding       // what mayStart found
 	ahead, unsure                time.Duration // how far its clock is ahead of this machine, and half of the round trip
 }
 

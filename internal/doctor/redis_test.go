@@ -229,6 +229,10 @@ func TestUsers(t *testing.T) {
 	}
 	expect(t, look(t, streamtest.Connect(t, secured.As("operator"))), "redis.acl", doctor.Note,
 		"user operator may do everything")
+	operator := streamtest.Connect(t, secured.As("operator"))
+	testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "serve", "-zadd", "+acl|whoami", "+acl|dryrun").Err())
+	expect(t, look(t, streamtest.Connect(t, secured.As("serve"))), doctor.RedisRights, doctor.Problem,
+		"user serve may not run zadd on sc:*")
 }
 
 // Any right that is removed from a user is reported as missing. The server finds it, not a list of ours.
@@ -321,15 +325,18 @@ func TestStart(t *testing.T) {
 		"volatile-ttl")...)
 	c := streamtest.Connect(t, own.URL())
 	var checks []string
-	for _, f := range doctor.Start(t.Context(), c, false, time.Second) {
+	for _, f := range doctor.Start(t.Context(), c, keysOf(t, 16), "serve", time.Minute) {
 		checks = append(checks, f.Check)
 	}
 	if got, want := strings.Join(checks, " "), "redis.maxmemory-policy redis.stream-node-max-bytes"; got != want {
 		t.Errorf("told at the start: %s; want %s", got, want)
 	}
 	secured := streamtest.NewSecuredRedis(t, append(shipped(t), "--maxmemory-policy", "volatile-ttl")...)
+	start := func(user, role string) []doctor.Finding {
+		return doctor.Start(t.Context(), streamtest.Connect(t, secured.As(user)), keysOf(t, 16), role, time.Minute)
+	}
 	for _, user := range []string{"work", "serve"} {
-		findings := doctor.Start(t.Context(), streamtest.Connect(t, secured.As(user)), true, time.Second)
+		findings := start(user, user)
 		expect(t, findings, "redis.maxmemory-policy", doctor.Problem)
 		if len(findings) != 1 {
 			t.Errorf("%s is told %+v", user, findings)
@@ -338,6 +345,22 @@ func TestStart(t *testing.T) {
 	if list := secured.Refused(t); len(list) > 0 {
 		t.Errorf("a start was refused %v", list)
 	}
+	for _, x := range []struct{ user, role, lacks string }{
+		{"producer", "serve", "run fcall, eval on"}, {"doctor", "work", "run fcall, eval on"},
+		{"serve", "work", "run exists, del, hincrby"},
+	} {
+		expect(t, start(x.user, x.role), doctor.RedisRights, doctor.Problem, "user "+x.user+" may not "+x.lacks,
+			"or use `"+x.role+"` of deploy/users.acl")
+	}
+	operator := streamtest.Connect(t, secured.As("operator"))
+	for _, rule := range []string{"-scan", "-eval"} { // functions do without the second, and nobody can ask then
+		testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "serve", rule).Err())
+		if findings := start("serve", "serve"); len(findings) != 1 {
+			t.Errorf("serve with %s is told %+v", rule, findings)
+		}
+	}
+	testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "serve", "-fcall").Err())
+	expect(t, start("serve", "serve"), doctor.RedisRights, doctor.Problem, "fcall, eval")
 }
 
 func TestExitCode(t *testing.T) {

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/deploy"
+	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -102,24 +104,95 @@ func lacking(ctx context.Context, c redis.UniversalClient, user string, k *strea
 	return list, nil
 }
 
+// allowed is a script that asks which of some commands its own user may not run. Each argument is one, word by line.
+// A user needs no right to ask this about itself.
+const allowed = `local refused = {}
+for i, command in ipairs(ARGV) do
+  local words = {}
+  for word in string.gmatch(command, '[^\n]+') do words[#words + 1] = word end
+  if not redis.acl_check_cmd(unpack(words)) then refused[#refused + 1] = i end
+end
+return refused`
+
+// lackingItself asks the server which of some commands the user of this client may not run. A user that may call
+// neither scripts nor functions lacks both.
+func lackingItself(ctx context.Context, c redis.UniversalClient, k *stream.Keys, commands []string) (list []string,
+	err error) {
+	args := make([]any, len(commands))
+	for i, command := range commands {
+		var words []string
+		for _, word := range sampleOf(command, k) {
+			words = append(words, fmt.Sprint(word))
+		}
+		args[i] = strings.Join(words, "\n")
+	}
+	refused, err := c.Eval(ctx, allowed, nil, args...).Int64Slice()
+	if redis.HasErrorPrefix(err, "NOPERM") &&
+		redis.HasErrorPrefix(c.FCall(ctx, lua.Library().Name, nil).Err(), "NOPERM") {
+		return []string{"fcall", "eval"}, nil
+	}
+	for _, i := range refused {
+		list = append(list, commands[i-1])
+	}
+	return list, err
+}
+
+// userOf returns the name of a client's user; empty: the server's default user.
+func userOf(c redis.UniversalClient) string {
+	if one, ok := c.(*redis.Client); ok {
+		return one.Options().Username
+	}
+	return ""
+}
+
+// spared are the commands that a process can do without: it calls in another way, or says what it leaves out.
+var spared = []string{"ping", "info", "scan", "fcall", "fcall_ro", "function|load", "function|list", "eval", "evalsha"}
+
+// mayStart reports which commands of a role the user of a process lacks. It says nothing if the server cannot tell.
+func mayStart(ctx context.Context, c redis.UniversalClient, k *stream.Keys, role string) Finding {
+	commands := slices.DeleteFunc(needs(role, true), func(name string) bool { return slices.Contains(spared, name) })
+	list, err := lackingItself(ctx, c, k, commands)
+	if err != nil || len(list) == 0 {
+		return Finding{}
+	}
+	return lacksRights(RedisRights, cmp.Or(userOf(c), "default"), role, list, k)
+}
+
+func lacksRights(check, user, role string, list []string, k *stream.Keys) Finding {
+	return found(check, mayNotRun(user, list, k)).as(Problem, "`"+role+"` fails where it needs them",
+		"ACL SETUSER "+user+" ~"+k.Prefix+":* +"+strings.Join(list, " +")+", or use `"+role+"` of deploy/users.acl")
+}
+
 // usersOf checks what the current user may do, and checks the users of deploy/users.acl.
 func usersOf(ctx context.Context, k *stream.Keys, servers []*server) []Finding {
-	const check = "redis.acl"
 	c, loaded := answering(servers), loaded(servers)
-	me, err := c.Do(ctx, "ACL", "WHOAMI").Text()
-	if err != nil {
-		return []Finding{unseen(check, err, "ACL SETUSER <user> +acl|whoami +acl|dryrun")}
+	me, mayNotAsk := c.Do(ctx, "ACL", "WHOAMI").Text()
+	if mayNotAsk != nil {
+		me = cmp.Or(userOf(c), "default")
 	}
 	lacks := map[string][]string{} // role → commands
 	for _, role := range roles {
-		if lacks[role], err = lacking(ctx, c, me, k, needs(role, loaded)); err != nil {
-			f := unseen(check, err, "ACL SETUSER "+me+" +acl|dryrun")
+		var err error
+		switch {
+		case mayNotAsk == nil:
+			lacks[role], err = lacking(ctx, c, me, k, needs(role, loaded))
+		case role != "producer": // which calls no script
+			lacks[role], err = lackingItself(ctx, c, k, needs(role, loaded))
+		}
+		if err != nil && mayNotAsk != nil {
+			return []Finding{unseen(RedisRights, mayNotAsk, "ACL SETUSER <user> +acl|whoami +acl|dryrun")}
+		}
+		if err != nil {
+			f := unseen(RedisRights, err, "ACL SETUSER "+me+" +acl|dryrun")
 			f.Found = "user " + me + ", " + f.Found
 			return []Finding{f}
 		}
 	}
-	all := append([]Finding{ownRights(ctx, c, me, lacks)},
-		tells(servers, func(s *server) Finding { return replay(ctx, s, k) })...)
+	all := []Finding{ownRights(ctx, c, me, lacks, k)}
+	if mayNotAsk != nil {
+		return all
+	}
+	all = append(all, tells(servers, func(s *server) Finding { return replay(ctx, s, k) })...)
 	var known []string
 	for _, role := range roles {
 		list, err := lacking(ctx, c, role, k, needs(role, loaded))
@@ -131,9 +204,7 @@ func usersOf(ctx context.Context, k *stream.Keys, servers []*server) []Finding {
 		}
 		known = append(known, role)
 		if len(list) > 0 {
-			all = append(all, found("redis.users", mayNotRun(role, list, k)).as(Problem,
-				"`"+role+"` fails where it needs them", "ACL SETUSER "+role+" ~"+k.Prefix+":* +"+
-					strings.Join(list, " +")+" (deploy/users.acl has it whole)"))
+			all = append(all, lacksRights("redis.users", role, role, list, k))
 		}
 	}
 	if len(known) > 0 && all[len(all)-1].Check != "redis.users" {
@@ -142,21 +213,30 @@ func usersOf(ctx context.Context, k *stream.Keys, servers []*server) []Finding {
 	return append(all, refusals(ctx, c, me, known)...)
 }
 
-func ownRights(ctx context.Context, c redis.UniversalClient, me string, lacks map[string][]string) Finding {
-	f := Finding{Check: "redis.acl", Severity: OK}
+// ownRights reports what the current user may do. A user that may not append may only look.
+func ownRights(ctx context.Context, c redis.UniversalClient, me string, lacks map[string][]string,
+	k *stream.Keys) Finding {
+	f := Finding{Check: RedisRights, Severity: OK}
+	if !slices.Contains(lacks["serve"], "eval") {
+		delete(lacks, "producer") // which runs no scripts
+	}
 	var fits []string
+	nearest := "serve"
 	for _, role := range roles {
-		if len(lacks[role]) == 0 {
+		list, asked := lacks[role]
+		if asked && len(list) == 0 {
 			fits = append(fits, role)
+		}
+		if asked && len(list) < len(lacks[nearest]) {
+			nearest = role
 		}
 	}
 	everything, _ := c.Do(ctx, "ACL", "DRYRUN", me, "FLUSHALL").Text()
 	switch {
-	case len(fits) == 0 && me == "doctor":
-		f.Found = "user doctor may look, and no more"
+	case len(fits) == 0 && slices.Contains(lacks["producer"], "xadd"):
+		f.Found = "user " + me + " may look, and no more"
 	case len(fits) == 0:
-		f.Found = fmt.Sprintf("user %s may do the work of none of %s", me, strings.Join(roles, ", "))
-		f = f.as(Note, "for work it lacks "+strings.Join(lacks["work"], ", "), "")
+		f = lacksRights(RedisRights, me, nearest, lacks[nearest], k)
 	case everything == "OK":
 		f.Found = "user " + me + " may do everything"
 		f = f.as(Note,

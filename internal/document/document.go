@@ -55,6 +55,7 @@ type Setter func(n *Node, at string) error
 type Field struct {
 	Name string
 	Need bool
+	Null bool // Set reads a null value too
 	Set  Setter
 }
 
@@ -130,7 +131,8 @@ func (d *Document) body(data []byte, holds string) (body *Node, err error) {
 	}
 }
 
-// Mapping reads a mapping with these fields and no others. A field with a null value counts as missing.
+// Mapping reads a mapping with these fields and no others. A field with a null value counts as missing, unless its
+// Null is set.
 func (d *Document) Mapping(fields ...Field) Setter {
 	var names, need []string
 	for _, f := range fields {
@@ -150,7 +152,7 @@ func (d *Document) Mapping(fields ...Field) Setter {
 			if i < 0 || key.Kind != yaml.ScalarNode {
 				return d.Errorf(key, "unknown field%s: want %s", d.Quoted(key.Value, names...), want)
 			}
-			if value.Tag == tagNull {
+			if IsNull(value) && !fields[i].Null {
 				return nil
 			}
 			given[i] = true

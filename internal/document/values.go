@@ -49,6 +49,9 @@ func Text(n *Node) (string, error) {
 	return "", errors.New("text")
 }
 
+// IsNull reports whether a value is null, or nothing at all.
+func IsNull(n *Node) bool { return n.Tag == tagNull }
+
 // IsText reports whether a value is text, and no number, boolean, list or mapping.
 func IsText(n *Node) bool { return n.Tag == tagText }
 

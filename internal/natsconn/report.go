@@ -2,6 +2,8 @@ package natsconn
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"regexp"
 	"strconv"
@@ -56,6 +58,9 @@ func (e short) Unwrap() error { return e.error }
 func shorten(err error) error {
 	if err == nil {
 		return nil
+	}
+	if errors.Is(err, nats.ErrSecureConnWanted) {
+		err = fmt.Errorf("%w: the server has no TLS; give nats:// and no files for TLS", err)
 	}
 	return short{err}
 }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,7 @@ func (n *node) openNATS(context.Context) error {
 	n.nc, err = backend.ConnectNATS(n.config.NATS, natsconn.Config{URL: n.natsURL, Name: "streamcounter", Wait: true,
 		Status: n.nats, Log: n.log}, nats.ReconnectBufSize(-1)) // without a connection, a publish fails at once
 	if err != nil {
-		return settings.Blame("nats", fmt.Errorf("%s: %w", redact.URL(n.natsURL), redact.Error(err)))
+		return settings.Blame("nats", fmt.Errorf("%s: %w", cmp.Or(redact.URL(n.natsURL), "no URL"), redact.Error(err)))
 	}
 	n.atStop(n.nc.Close)
 	if !n.nc.IsConnected() {

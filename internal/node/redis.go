@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -49,14 +48,16 @@ func (n *node) openRedis(ctx context.Context) error {
 	})
 	n.atStop(n.closeRedis)
 	n.redisMetrics()
+	if !embedded {
+		if err := n.lookAtStart(ctx); err != nil {
+			return settings.Blame("redis", err)
+		}
+	}
 	if err := n.refuseOthers(ctx); err != nil {
 		return settings.Blame("prefix", err)
 	}
 	if err := stream.CheckMeta(ctx, n.redis, n.keys); err != nil {
 		return settings.Blame("prefix", err)
-	}
-	if !embedded {
-		lookAtStart(ctx, n.redis, n.redisURL, n.log)
 	}
 	n.counter = counters.New(n.redis, n.keys)
 	n.counter.Retention = n.config.Stream.Retention
@@ -103,13 +104,19 @@ func (n *node) refuseOthers(ctx context.Context) error {
 // startWithin is how long a start examines Redis.
 const startWithin = 2 * time.Second
 
-// lookAtStart logs the problems of Redis, one line each. It delays a start by two seconds at most, and never makes it
-// fail.
-func lookAtStart(ctx context.Context, c redis.UniversalClient, target string, log *slog.Logger) {
-	o, err := backend.RedisOptions(target, settings.ClientFiles{})
-	named := err == nil && o.Username != ""
-	for _, f := range doctor.Start(ctx, c, named, startWithin) {
-		what := strings.TrimPrefix(f.Check, "redis.")
-		log.Warn("Redis: "+what+": "+f.Found, "check", f.Check, "why", f.Why, "fix", f.Fix)
+// lookAtStart logs the problems of Redis, one line each. It delays a start by two seconds at most. It returns an error
+// if the user may not run a command that checks or counts need: they would fail later, and on_error would decide.
+func (n *node) lookAtStart(ctx context.Context) error {
+	role := "serve"
+	if n.command == "work" || n.command == "dev" {
+		role = "work" // with the rights of both
 	}
+	for _, f := range doctor.Start(ctx, n.redis, n.keys, role, startWithin) {
+		if f.Check == doctor.RedisRights {
+			return fmt.Errorf("%s; %s: %s", f.Found, f.Why, f.Fix)
+		}
+		what := strings.TrimPrefix(f.Check, "redis.")
+		n.log.Warn("Redis: "+what+": "+f.Found, "check", f.Check, "why", f.Why, "fix", f.Fix)
+	}
+	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 
@@ -43,6 +44,9 @@ func (c Access) ServerTLS(log *slog.Logger) (*tls.Config, *reload.Files[*tls.Con
 		}
 		return c, nil
 	}, paths...)
+	if unread, ok := errors.AsType[*fs.PathError](err); ok {
+		err = Blame(map[string]string{cert: "tls-cert", key: "tls-key", ca: "tls-client-ca"}[unread.Path], err)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
