@@ -69,8 +69,8 @@ type denial struct {
 	cost  int64
 	until time.Time
 	state windows.KeyState
-	// When the request was sent, and when the answer came: Redis decided between the two.
-	asked, answered time.Time
+	// When the request was sent, and the earliest time at which Redis can have decided: the waits in state begin then.
+	asked, from time.Time
 }
 
 // partition is what is known about a partition's mark.
@@ -106,7 +106,6 @@ func newDenials(counter marks, size int, now func() time.Time, timeout time.Dura
 // `asked`. An answer that Redis gave before a reset, but that arrives after the reset, is not used: the partition's
 // since is then later than asked.
 func (d *denials) remember(calls [][]counters.Request, verdicts []counters.Verdict, asked time.Time) {
-	answered := d.now()
 	for i, v := range verdicts {
 		if v.Replayed || v.OtherBody {
 			continue
@@ -119,17 +118,17 @@ func (d *denials) remember(calls [][]counters.Request, verdicts []counters.Verdi
 				continue
 			}
 			// Redis decided after asked, within the millisecond that its clock showed.
-			d.add(request, v.Items[j], asked.Add(-time.Millisecond), asked, answered)
+			d.add(request, v.Items[j], asked.Add(-time.Millisecond), asked)
 		}
 	}
 }
 
 // add records that Redis denies a request, if it does. The waits in the state begin at `from`.
-func (d *denials) add(request counters.Request, state windows.KeyState, from, asked, answered time.Time) {
+func (d *denials) add(request counters.Request, state windows.KeyState, from, asked time.Time) {
 	if request.ChargesDenied() || len(request.Values) > 0 || d.leased && request.Plan.LeaseTime() == 0 {
 		return
 	}
-	one := &denial{plan: request.Plan, cost: max(1, request.Cost), state: state, asked: asked, answered: answered,
+	one := &denial{plan: request.Plan, cost: max(1, request.Cost), state: state, asked: asked, from: from,
 		until: from.Add(mostAge), partition: d.counter.Partition(request.Key), shard: d.counter.Shard(request.Key)}
 	for _, s := range append([]windows.KeyState{state}, state.Shadows...) {
 		switch {
@@ -217,7 +216,7 @@ func (d *denials) lookup(request counters.Request, came time.Time) (windows.KeyS
 	if last := one.until.Add(-time.Millisecond); now.After(last) { // the call waited: it is denied anyway
 		now = last
 	}
-	return one.state.After(now.Sub(one.answered)), certain
+	return one.state.After(now.Sub(one.from) + time.Millisecond - 1), certain // rounded up: no wait is too long
 }
 
 // await returns a channel that is closed when the marks have been read that show whether an old denial is certain,

@@ -188,16 +188,22 @@ func countScripts(c *redis.Client) func() int {
 }
 
 // A denial holds from the time when it was asked for, less the millisecond of Redis's clock: Redis decided at some
-// time between the request and the answer.
+// time between the request and the answer. So no wait ends later than Redis's.
 func TestUntilWhenADenialHolds(t *testing.T) {
 	l, p, _ := spent(t)
 	asked := p.denials.now()
-	for _, key := range []string{"user:1", "user:2"} { // answered at once, and after 20 ms
-		p.denials.remember([][]counters.Request{{{Plan: l.rules.Match("user:1"), Key: key, Cost: 1}}},
+	for _, key := range []string{"user:1", "user:2"} { // answered at once, and after 10 ms
+		request := counters.Request{Plan: l.rules.Match("user:1"), Key: key, Cost: 1}
+		p.denials.remember([][]counters.Request{{request}},
 			[]counters.Verdict{{Items: []windows.KeyState{{RetryAfter: 50 * time.Millisecond}}}}, asked)
-		l.clock += 20
+		l.clock += 10
 		if d, ok := p.denials.keys.Peek(key); !ok || !d.until.Equal(asked.Add(49*time.Millisecond)) {
 			t.Errorf("%s: %+v, expected 49 ms after the question", key, d)
+		}
+		now := p.denials.now()
+		left := asked.Add(49 * time.Millisecond).Sub(now)
+		if got, known := p.denials.lookup(request, now); known != certain || got.RetryAfter != left {
+			t.Errorf("%s: %v, certainty %d, expected %v", key, got.RetryAfter, known, left)
 		}
 	}
 }

@@ -134,8 +134,7 @@ func (l *leases) Renew(plan lease.Plan, ask api.LeaseRequest) (api.LeaseAnswer, 
 	default:
 		// The denial is used until the key may be asked for again. That may be up to a millisecond later than by
 		// Redis's clock.
-		l.service.denials.add(counters.Request{Plan: p.Plan, Key: ask.Key, Cost: ask.Least}, got.State, now, now,
-			l.Now())
+		l.service.denials.add(counters.Request{Plan: p.Plan, Key: ask.Key, Cost: ask.Least}, got.State, now, now)
 	}
 	return out, p, err
 }

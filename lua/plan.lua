@@ -17,9 +17,9 @@
 --   meter_of, place_of  window -> its meter, and which of the meter's windows it is; nil if the window is in flight
 --   meters, many        the meters, and how many there are
 --   rules               the rules, with their levels
---   denied_until(s), throttled(s, since), released(s)
---                       hooks that a feature adds to the core for keys of this plan, as are fields(s, entry) and
---                       in_force(s); nil if no feature has set them (the files in features/ describe each)
+--   denied_until(s), throttled(s, since), released(s), lifted(s), fields(s, entry), in_force(s)
+--                       hooks that a feature adds to the core for keys of this plan; nil if no feature has set them
+--                       (the files in features/ describe each)
 --   values(s, at), takes(s, w, n), later(s, from, to, wait)
 --                       hooks of a plan with values (meters/distinct.lua). values reads the values of a check or a
 --                       group from ARGV[at] on, and returns the next place. takes returns how many units of a
@@ -129,7 +129,7 @@ local function read_plan(text)
   local plan = {n = 0, decides = 0, ms = {}, limit = {}, lowest = {}, in_flight = {}, meter_of = {}, place_of = {},
                 meters = {}, many = #given.meters, rules = {}, denied_until = nil, throttled = nil, released = nil,
                 slots = nil, in_force = nil, fields = nil, valued = nil, values = nil, takes = nil, later = nil,
-                refused = nil}
+                refused = nil, lifted = nil}
   for r, one in ipairs(given.rules) do
     local rule = {name = one.name, algorithm = one.algorithm, hold = integer(one.hold, 0, 'hold'),
                   shadow = one.shadow and true or false, windows = {}, in_flight = {},
@@ -141,7 +141,6 @@ local function read_plan(text)
     plan.rules[r] = rule
   end
   for i, meter in ipairs(given.meters) do read_meter(plan, i, meter, windows) end
-  integer(plan.n, 1, 'number of windows')
   integer(plan.many, 1, 'number of meters')
   return plan
 end

@@ -85,8 +85,8 @@ func newPlanThatKeeps(live *Rule, shadows []*Rule, kept map[string]int64) *Plan 
 	for i, r := range p.rules {
 		p.local = append(p.local, r.inProcess())
 		at := place{from, p.fresh}
-		if len(p.rules) > 1 {
-			at.alone = p.script(p.rules[i:i+1], rules[i:i+1], false)
+		if !r.Unlevelled {
+			at.alone = p.scriptAlone(p.rules[i:i+1], rules[i:i+1])
 		}
 		p.places = append(p.places, at)
 		from += len(r.Windows)
@@ -111,9 +111,15 @@ func (p *Plan) Script(sinceMs, clockMs int64) *lua.Plan {
 	return p.settled.at(clockMs)
 }
 
-// Alone returns Script and Forms of a plan with only one of Rules.
+// noRule is the plan for sweeps of a key that no rule counts.
+var noRule = (&Plan{}).scriptAlone(nil, []lua.Rule{})
+
+// Alone returns Script and Forms of a plan with only one of Rules; -1: with none.
 func (p *Plan) Alone(rule int, clockMs int64) (script *lua.Plan, forms []string) {
-	alone := p.places[rule].alone
+	alone := noRule
+	if rule >= 0 {
+		alone = p.places[rule].alone
+	}
 	return alone.at(clockMs), alone.forms
 }
 

@@ -90,6 +90,20 @@ func (p *Plan) script(rules []*Rule, of []lua.Rule, settled bool) *scriptPlan {
 	return c
 }
 
+// scriptAlone returns the plan for sweeps of one rule, or of none. Unless the rule is a shadow, it has the meters of all
+// options. A meter without settings is of an option that the rule does not have: a sweep ends its effect.
+func (p *Plan) scriptAlone(rules []*Rule, of []lua.Rule) *scriptPlan {
+	c := p.script(rules, of, false)
+	for _, o := range options {
+		if o.has != nil && !slices.Contains(c.forms, o.algorithm) && (len(rules) == 0 || !rules[0].Shadow) {
+			c.meters = append(c.meters, meter{form: o.algorithm, Meter: lua.Meter{Algorithm: o.algorithm, SpanMs: 1}})
+			c.forms = append(c.forms, o.algorithm)
+		}
+	}
+	c.now.Store(c.compile(0))
+	return c
+}
+
 // addValues adds a window to a meter that counts values.
 func (m *meter) addValues(w Window) {
 	m.value, m.Setting = w.valueOf(), max(m.Setting, w.Limit+1)

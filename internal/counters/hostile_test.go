@@ -149,6 +149,9 @@ func (s *store) reserveBeside(t *testing.T, g garbage, id, key string) {
 	if !got.Allowed {
 		return
 	}
+	if n := used(t, s, key); n < 5 {
+		t.Errorf("%s: the key has used %d, expected the 5 reserved units too", g.what, n)
+	}
 	if state := s.settle(reservations.Commit, id, 4, 0); state != reservations.Settled {
 		t.Fatalf("%s: commit: %v", g.what, state)
 	}

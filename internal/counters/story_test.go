@@ -49,7 +49,7 @@ import (
 //	renew ID TTL                a reservation is renewed
 //	lease KEY UNITS TTL [USED [KEEP]]
 //	                            units of the key are leased, or the lease is renewed: of its units, some were used
-//	override KEY RULE|LIMIT     a tier, or a limit as 60/2s alone, is in force for the key until: override KEY none
+//	override KEY WHAT           exempt, a tier, or a limit as 60/2s alone, until override KEY none
 //	advance DURATION            time passes, and due keys are swept
 //	step DURATION               Redis's clock steps, also back; nothing is swept
 //	recheck                     every key that has reached a level is swept, as after a reload
@@ -341,6 +341,9 @@ func (y *story) override(key, what string) {
 		y.rules = y.rules.With(all)
 	}
 	one := api.Override{Key: key, Rule: what}
+	if what == "exempt" {
+		one = api.Override{Key: key, Exempt: true}
+	}
 	if limit, per, found := strings.Cut(what, "/"); found {
 		one = api.Override{Key: key, Windows: []api.OverrideWindow{{Limit: y.number(limit), Per: per}}, Only: true}
 	}

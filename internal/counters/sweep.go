@@ -138,8 +138,8 @@ func (s *Redis) sweep(ctx context.Context, p int, rules *windows.Rules, fields [
 	return written + transitions, forgotten, err
 }
 
-// sweepItem is a record that is due: the meters of its key, and a plan with only its rule. The plan
-// is nil if the rule was removed. Then meters has one name, with the record's field in the key's place.
+// sweepItem is a record that is due: the meters of its key, and a plan with only its rule, or with no rule, if it was
+// removed. Then the meters' names have the record's field in the key's place.
 type sweepItem struct {
 	meters []string
 	plan   *lua.Plan
@@ -155,11 +155,7 @@ func (s *Redis) sweepItems(ctx context.Context, p int, items []sweepItem) (trans
 	var plans []*lua.Plan
 	for _, it := range items {
 		keys = append(keys, it.meters...)
-		if it.plan == nil {
-			args = append(args, 0)
-			continue
-		}
-		args, plans = append(args, 1+it.above, it.plan.Text()), append(plans, it.plan)
+		args, plans = append(args, it.above, it.plan.Text()), append(plans, it.plan)
 	}
 	r := s.lua.Call(ctx, "sweep", plans, keys, args...)
 	return r.Integer(), r.Integer(), r.End()
@@ -170,26 +166,25 @@ func (s *Redis) sweepItems(ctx context.Context, p int, items []sweepItem) (trans
 // other field if its rule has become a shadow, or live, and ends if its rule was removed.
 func (s *Redis) sweepField(items []sweepItem, p int, rules *windows.Rules, field string) []sweepItem {
 	key, name, shadow := strings.Cut(field, "\n")
-	end := sweepItem{meters: []string{s.keys.Counter(p, lua.Form(windows.DefaultAlgorithm), field)}}
 	plan := rules.Match(key)
-	item := func(i int) sweepItem {
+	item := func(i int, of string) sweepItem {
 		script, forms := plan.Alone(i, s.clockMs(time.Now().UnixMilli()))
-		return sweepItem{meters: s.meters(p, forms, key), plan: script}
+		return sweepItem{meters: s.meters(p, forms, of), plan: script}
 	}
 	if shadow {
 		i := slices.IndexFunc(plan.Rules(), func(r *windows.Rule) bool { return r.Name == name })
 		if i < 0 {
-			return append(items, end)
+			key = field
 		}
-		return append(items, item(i))
+		return append(items, item(i, key))
 	}
 	for i, r := range plan.Rules() {
 		if r.Shadow {
-			items = append(items, item(i))
+			items = append(items, item(i, key))
 		}
 	}
 	if plan == nil || plan.Live == nil {
-		return append(items, end)
+		return append(items, item(-1, key))
 	}
-	return append(items, item(0))
+	return append(items, item(0, key))
 }

@@ -24,31 +24,35 @@ end
 
 function penalty.add() end
 
--- more reads the steps in ms, and for how many ms after its end a penalty is remembered.
-function penalty.more(meter, given, plan, i)
+-- more reads the steps in ms, and for how many ms after its end a penalty is remembered. A meter without them is of a
+-- rule, or of no rule, that has no penalty: a sweep then ends the one that the key has (hook lifted).
+function penalty.more(_, given, plan, i)
+  -- released ends the present penalty if a change of the rule ends the throttle. The penalty is still remembered.
+  local function released(s)
+    local m = s.meters[i]
+    if m.total.ends <= s.now then return end
+    m.total.ends = s.now
+    call('SET', m.name, int(m.total.step) .. ';' .. int(s.now), 'KEEPTTL')
+  end
+  if not given.more then
+    plan.lifted = released
+    return
+  end
   local steps, forget = given.more.steps, integer(given.more.forget, 1, 'forget')
   for _, ms in ipairs(steps) do integer(ms, 1, 'penalty') end
 
-  local function write(s)
-    local m = s.meters[i]
-    call('SET', m.name, int(m.total.step) .. ';' .. int(m.total.ends), 'PX',
-      int(max(MIN_EXPIRY_MS, m.total.ends - s.now) + forget))
-  end
-
+  plan.released = released
   function plan.denied_until(s) return s.meters[i].total.ends end
 
-  -- throttled begins the next step at `since`, when a throttle begins. released ends the present penalty if a change
-  -- of the rule ends the throttle. The penalty is still remembered.
+  -- throttled begins the next step at `since`, when a throttle begins.
   function plan.throttled(s, since)
-    local state = s.meters[i].total
+    local m = s.meters[i]
+    local state = m.total
     local again = state.step > 0 and since < state.ends + forget
     state.step = again and min(state.step + 1, #steps) or 1
     state.ends = since + steps[state.step]
-    write(s)
-  end
-  function plan.released(s)
-    s.meters[i].total.ends = s.now
-    write(s)
+    call('SET', m.name, int(state.step) .. ';' .. int(state.ends), 'PX',
+      int(max(MIN_EXPIRY_MS, state.ends - s.now) + forget))
   end
 
   -- in_force returns the present step and its end, 0 and 0 without one. The hook fields adds them to a transition.

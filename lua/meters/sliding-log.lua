@@ -35,9 +35,10 @@ function log.open(m, name, now)
   return bound
 end
 
--- entry_with_more returns the XADD of an entry that has more fields than its count and total.
-local function entry_with_more(m, from, id, count, total, refund)
-  local entry = {'XADD', m.name, 'MINID', '~', from, id, 'count', count, 'total', total}
+-- entry_with_more returns the XADD of an entry that has more fields than its count and total. trim is ~, which removes
+-- entries before `from` in large steps, or =, which removes all of them.
+local function entry_with_more(m, trim, from, id, count, total, refund)
+  local entry = {'XADD', m.name, 'MINID', trim, int(from), id, 'count', count, 'total', total}
   local more = refund and {'refunded_total', int(refund[1]), 'until', int(refund[2]), 'window', int(refund[3])} or {}
   if m.marked then
     more[#more + 1] = 'reserved'
@@ -51,37 +52,36 @@ local function expire(m) call('PEXPIRE', m.name, expiry(m, m.span + m.meter.sett
 
 -- An event older than the newest entry gets that entry's time, because IDs only increase. If the stream refuses the
 -- ID (somebody deleted its newest entry), the server chooses the ID. If the stream refuses every ID (its last ID is
--- the greatest possible one), a new stream is begun.
+-- the greatest possible one), or the log starts over, a new stream is begun.
 function log.add(m, ms, id, count)
   local name, last, total = m.name, m.last, m.total
   if ms < last then ms = last end
   if ms == last or not id then id = next_id(ms) end
   local sum, upkeep = grow(m, ms, count)
-  local t, reply = format('%d', sum), nil
-  if total <= 0 then m.refund = false end -- the log starts over
+  local t, reply, trim, from = format('%d', sum), nil, '~', ms - m.span
+  if total <= 0 then m.refund, trim, from = false, '=', ms end -- the log starts over, without an older entry
   local refund = m.refund
   if refund and refund[2] <= ms then refund = false end
-  if refund or m.marked then
-    if total <= -TRIM then call('UNLINK', name) end -- the key may be of another type
-    reply = pcall(unpack(entry_with_more(m, int(max(0, ms - m.span)), id, count, t, refund)))
-    expire(m)
-  elseif not upkeep then
+  local more = refund or m.marked
+  if not upkeep and not more then
     reply = pcall('XADD', name, id, 'count', count, 'total', t)
   else
-    if total > 0 then -- ~ ends after some 10,000 entries (100 times stream-node-max-entries)
-      reply = pcall('XADD', name, 'MINID', '~', int(ms - m.span), id, 'count', count, 'total', t)
-    elseif total > -TRIM then
-      reply = pcall('XADD', name, 'MINID', '=', int(ms), id, 'count', count, 'total', t)
+    if total <= -TRIM or total < 0 and ms == last then call('UNLINK', name) end -- freed in the background
+    if more then -- ~ ends after some 10,000 entries (100 times stream-node-max-entries)
+      reply = pcall(unpack(entry_with_more(m, trim, from, id, count, t, refund)))
     else
-      call('UNLINK', name) -- freed in the background
-      reply = pcall('XADD', name, id, 'count', count, 'total', t)
+      reply = pcall('XADD', name, 'MINID', trim, int(from), id, 'count', count, 'total', t)
     end
     expire(m)
   end
-  if reply.err and refused(reply) and refused(pcall('XADD', name, '*', 'count', count, 'total', t)) then
-    call('UNLINK', name)
-    call('XADD', name, id, 'count', count, 'total', t)
-    expire(m)
+  if reply.err and refused(reply) then
+    local entry = entry_with_more(m, trim, from, '*', count, t, refund)
+    if total <= 0 or refused(pcall(unpack(entry))) then
+      call('UNLINK', name)
+      entry[6] = id
+      call(unpack(entry))
+      expire(m)
+    end
   end
   m.empty = count == '0'
   m.last, m.total = ms, sum
@@ -91,7 +91,7 @@ end
 function log.give_back(m, w, n)
   local longest = m.meter.ms[w]
   local refunded_total = m.total - log.used(m, w) + n
-  local entry = entry_with_more(m, '0', next_id(m.last), '0', int(m.total),
+  local entry = entry_with_more(m, '~', 0, next_id(m.last), '0', int(m.total),
     {refunded_total, m.now + longest, longest})
   if refused(pcall(unpack(entry))) then
     recreate(m.name)

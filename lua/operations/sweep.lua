@@ -1,10 +1,10 @@
 -- sweep.lua: evaluates keys whose level may have ended. Levels go down here.
 --
--- KEYS   1 levels  2 due  3 outbox  4.. per record the meters of its key; if the rule
---        was removed, a meter's name with the record's field in the key's place
+-- KEYS   1 levels  2 due  3 outbox  4.. per record the meters of its key; if no rule counts the
+--        key now, their names have the record's field in the key's place
 -- ARGV   1 now_ms ('' = the server's clock)
---        then per record: 0 if the rule was removed; otherwise 1, or more than 1 if its throttle decision must be
---        published again, with a version above this number; then a plan with only its rule (plan.lua)
+--        then per record: 0, or above 0 if its throttle decision must be published again, with a version above this
+--        number; then a plan with only its rule, or with no rule (plan.lua)
 -- Reply  transitions written, records that were corrupt
 --
 -- Calling it early, late or twice does no harm: it reads the present counts and writes only what has changed.
@@ -13,21 +13,15 @@
 
 local PLACE = 1 -- the place of the only partition in KEYS
 
--- read_items returns per record its key, field, s (the state of its key; nil if its rule was removed), and restated.
+-- read_items returns per record its key, rule (nil if none counts the key), field, s (the state of its key), restated.
 local function read_items(now)
   local items, at, k = {}, 2, 4
   while k <= #KEYS do
-    local kind, item = number(at, 0), {key = user_key(KEYS[k]), field = nil, s = nil}
-    if kind > 0 then
-      local plan = plan_at(at + 1)
-      local s = look_at(open_key(plan, k, PLACE, now, true))
-      item.s, item.field, item.restated = s, field_of(item.key, plan.rules[1]), kind > 1 and kind
-      at, k = at + 2, k + plan.many
-    else
-      item.field = item.key
-      at, k = at + 1, k + 1
-    end
-    items[#items + 1] = item
+    local above, plan, key = number(at, 0), plan_at(at + 1), user_key(KEYS[k])
+    local rule = plan.rules[1]
+    items[#items + 1] = {key = key, rule = rule, field = rule and field_of(key, rule) or key,
+                         s = look_at(open_key(plan, k, PLACE, now, true)), restated = above > 0 and above}
+    at, k = at + 2, k + plan.many
   end
   return items
 end
@@ -37,8 +31,8 @@ end
 -- rule, judge ends that record.
 local function read_record(item, now)
   local text, key, written = call('HGET', KEYS[PLACE + LEVELS], item.field), item.key, 0
-  if not item.s then return text, 0 end
-  local name = item.s.plan.rules[1].name
+  if not item.rule then return text, 0 end
+  local name = item.rule.name
   local other_field, head = item.field == key and key .. '\n' .. name or key, name .. ';'
   local other = call('HGET', KEYS[PLACE + LEVELS], other_field)
   if not other or sub(other, 1, #head) ~= head then return text, 0 end
@@ -64,7 +58,8 @@ function operations.sweep()
   for _, item in ipairs(items) do -- the types are proven, so reading cannot fail here
     local text, moved = read_record(item, now)
     local written, corrupt, s = 0, nil, item.s
-    if s and (text or reaches_level(s, 0)) then
+    if s.plan.lifted then s.plan.lifted(s) end
+    if item.rule and (text or reaches_level(s, 0)) then
       keep(s)
       near_level(s, item.key, text)
       s.falling, s.restate = true, item.restated
