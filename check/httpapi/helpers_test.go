@@ -136,7 +136,7 @@ func (w *world) start(t testing.TB, change func(*check.Config, *httpapi.Config),
 	w.activity = recorder
 	serves.Bouncers = crowdsec.NewFeed(crowdsec.Config{
 		Throttled: func(ctx context.Context) iter.Seq2[api.Throttled, error] { return w.service.AllThrottled(ctx) },
-		Rules:     []string{"api", "login"}, Now: w.clock.Load, Timeout: patience})
+		Rules:     []string{"api", "login"}, Now: w.clock.Load})
 	change(&decides, &serves)
 	w.service, err = check.NewService(decides)
 	testkit.Must(t, err)
