@@ -19,8 +19,9 @@ const module = "github.com/streamcounter/streamcounter/"
 // layers are the packages of ours, from the bottom up. A package may import those of the layers below its own.
 // A package that is not here is a room that nobody has planned.
 var layers = []string{
+	`internal/pause`,
 	`api deploy lua internal/embedded internal/english internal/inflight internal/logging internal/measure
-		internal/natsconn internal/pause internal/redact internal/reload internal/replyguard internal/subscription
+		internal/natsconn internal/redact internal/reload internal/replyguard internal/subscription
 		internal/tracing internal/tracing/otlp`,
 	`internal/bench/target internal/document internal/entry internal/forwarded internal/glob internal/headers
 		internal/inprocess internal/lease internal/redisclient internal/transport client/guard`,
