@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
@@ -135,6 +136,27 @@ func TestOnlyTheHolderWrites(t *testing.T) {
 	}
 	if list, err := s.standing(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("%v stand, %v", list, err)
+	}
+}
+
+// A cleared alert ends on the server a second after it was noted, perhaps before it comes to a sink that reads what is
+// active.
+func TestAnAlertThatEndsBeforeItIsRead(t *testing.T) {
+	s := newState(t, "am")
+	l, err := s.lock(t.Context(), "first", &rival{})
+	testkit.Must(t, err)
+	defer l.end(0)
+	testkit.Must(t, s.note(t.Context(), l, Sample(api.StateRaised, time.Now())))
+	consumer, err := s.active(t.Context())
+	testkit.Must(t, err)
+	if n := consumer.CachedInfo().NumPending; n != 1 {
+		t.Fatalf("%d alerts to read, want 1", n)
+	}
+	stream, err := s.js.Stream(t.Context(), StreamName(s.prefix))
+	testkit.Must(t, err)
+	testkit.Must(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject(s.subject("alert.>"))))
+	if list, err := alertsOf(t.Context(), consumer); err != nil || len(list) != 0 {
+		t.Errorf("%v are active, %v", list, err)
 	}
 }
 

@@ -105,38 +105,59 @@ func (s state) note(ctx context.Context, l *lock, t api.Transition) error {
 }
 
 // standing returns the active alerts by their identities.
-func (s state) standing(ctx context.Context) (map[string]api.Transition, error) {
-	fail := func(err error) (map[string]api.Transition, error) {
+func (s state) standing(ctx context.Context) (list map[string]api.Transition, err error) {
+	consumer, err := s.active(ctx)
+	if err == nil {
+		list, err = alertsOf(ctx, consumer)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("reading the active alerts of %s: %w", StreamName(s.prefix), err)
 	}
-	consumer, err := s.js.OrderedConsumer(ctx, StreamName(s.prefix), jetstream.OrderedConsumerConfig{
+	return list, nil
+}
+
+// active returns a consumer of what note has stored.
+func (s state) active(ctx context.Context) (jetstream.Consumer, error) {
+	return s.js.OrderedConsumer(ctx, StreamName(s.prefix), jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{s.subject("alert.>")}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
 		InactiveThreshold: time.Minute})
-	if err != nil {
-		return fail(err)
-	}
+}
+
+// alertsOf reads all messages of active. A message may end on the server before it comes (see note). So while none
+// comes, alertsOf asks the server how many are left.
+func alertsOf(ctx context.Context, consumer jetstream.Consumer) (map[string]api.Transition, error) {
 	out := map[string]api.Transition{}
-	if consumer.CachedInfo().NumPending == 0 {
-		return out, nil
-	}
 	messages, err := consumer.Messages()
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
 	defer messages.Stop()
-	for {
-		m, err := messages.Next(jetstream.NextContext(ctx))
+	for left := consumer.CachedInfo().NumPending; left > 0; {
+		within, cancel := context.WithTimeout(ctx, time.Second)
+		m, err := messages.Next(jetstream.NextContext(within))
+		cancel()
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			info, err := consumer.Info(ctx)
+			if err != nil {
+				return nil, err
+			}
+			left = info.NumPending
+			continue
+		}
 		if err != nil {
-			return fail(err)
+			return nil, err
 		}
 		var t api.Transition
 		if json.Unmarshal(m.Data(), &t) == nil && t.Validate() == nil && t.State == api.StateRaised {
 			out[identity(t)] = t
 		}
-		if meta, err := m.Metadata(); err != nil || meta.NumPending == 0 {
-			return out, nil
+		meta, err := m.Metadata()
+		if err != nil {
+			return nil, err
 		}
+		left = meta.NumPending
 	}
+	return out, nil
 }
 
 // ensure creates the stream if it is missing.
