@@ -1,11 +1,13 @@
 package main
 
 import (
+	"net/netip"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/forwarded"
 )
 
 // FuzzPlainLine: a valid KEY or KEY COUNT is used unchanged, and every other line is an error.
@@ -59,6 +61,9 @@ func FuzzLogLine(f *testing.F) {
 		wantShort(t, err)
 		if err == nil && !skip {
 			host, _, _ := strings.Cut(line, " ")
+			if a, err := netip.ParseAddr(host); err == nil {
+				host = forwarded.Caller(a, 64)
+			}
 			if e.Key != "ip:"+host || e.Count != 1 || e.Validate() != nil {
 				t.Fatalf("%q: %+v", line, e)
 			}

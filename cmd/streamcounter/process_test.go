@@ -275,10 +275,10 @@ func partitionOf(t testing.TB, key string) string { return fmt.Sprint(keysOf(t, 
 // A process that reads files again on SIGHUP goes on, also before it is ready. Any other command ends cleanly.
 func TestHangUp(t *testing.T) {
 	withHangUp(t)
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	testkit.Must(t, err)
-	defer silent.Close()
 	for _, command := range []string{"serve", "work"} {
+		silent, err := net.Listen("tcp", "127.0.0.1:0") // one each: a command may connect twice
+		testkit.Must(t, err)
+		defer silent.Close()
 		p := startProgram(t, command, "--redis", "redis://"+silent.Addr().String(), "--rules",
 			testkit.WriteFile(t, "rules.yml", leastRules(10)))
 		_, err = silent.Accept() // it waits for an answer
