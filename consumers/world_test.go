@@ -100,8 +100,9 @@ func (w *world) start(p consumers.Publisher, change func(*consumers.Config)) (st
 	return stop
 }
 
-// stopAtOnce is for pools whose publisher fails: a stop would wait for it.
-func stopAtOnce(c *consumers.Config) { c.DrainTimeout = 10 * time.Millisecond }
+// stopAtOnce is for pools whose publisher fails: a stop would wait for it. A fifth of this time is for the answer about
+// the locks. Without it, the next pool never gets them: on the embedded server keys end only by the test's clock.
+func stopAtOnce(c *consumers.Config) { c.DrainTimeout = time.Second }
 
 func (w *world) run(p consumers.Publisher, change func(*consumers.Config)) (*consumers.Pool, func()) {
 	w.t.Helper()
