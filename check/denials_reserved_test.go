@@ -98,7 +98,8 @@ func (o *others) settle() {
 	}
 	i := rapid.IntRange(0, len(o.open)-1).Draw(o.T, "which")
 	one := o.open[i]
-	op := rapid.SampledFrom([]reservations.SettleOp{reservations.Commit, reservations.Cancel, reservations.Renew}).Draw(o.T, "how")
+	ops := []reservations.SettleOp{reservations.Commit, reservations.Cancel, reservations.Renew}
+	op := rapid.SampledFrom(ops).Draw(o.T, "how")
 	charge := rapid.Int64Range(0, one.units).Draw(o.T, "charge")
 	_, err := reservations.New(o.other).Settle(context.Background(), o.rules, one.id, []int{o.other.Partition("k")}, op,
 		o.lasts("renewed for", 20, 300, 1500), func(string, int64) int64 { return charge })

@@ -140,8 +140,9 @@ func TestACallerWhoHasLeftChargesNothing(t *testing.T) {
 	for _, way := range reservers {
 		w := newWorld(t, streamtest.AnyRedis(t), patience, tenAMinute)
 		c := way.open(t, w)
-		for kind, of := range map[string]string{"check": "user:1", "all": "user:1", "each": "user:1", "reserve": "user:1",
-			"commit": "0a-1"} {
+		for kind, of := range map[string]string{"check": "user:1", "all": "user:1", "each": "user:1",
+			"reserve": "user:1",
+			"commit":  "0a-1"} {
 			err := ask(ctx, c, kind, api.CheckRequest{Key: of})
 			if outcome(err) != wasNotSent || !errors.Is(err, context.Canceled) {
 				t.Errorf("%s, %s: %v, want that nothing was sent", way.name, kind, err)

@@ -89,18 +89,20 @@ var overriddenAgain = []time.Duration{time.Second, 5 * time.Second}
 
 // followOverridden examines keys whose override changed, at once and again later: their decisions may no longer hold,
 // or may have other limits.
-func (s *sweeper) followOverridden(ctx context.Context) error {
-	targets := s.overridden.take()
-	if len(targets) > maxOverridden {
-		signal(s.recheck)
-	}
-	if err := s.tryOverridden(ctx, targets); err != nil {
-		return err
-	}
-	for _, d := range overriddenAgain {
-		time.AfterFunc(d, func() { _ = s.tryOverridden(ctx, targets) })
-	}
-	return nil
+func (s *sweeper) followOverridden(ctx context.Context) {
+	s.whenever(ctx, s.overridden.some, "looking at keys whose override changed", func() error {
+		targets := s.overridden.take()
+		if len(targets) > maxOverridden {
+			signal(s.recheck)
+		}
+		if err := s.tryOverridden(ctx, targets); err != nil {
+			return err
+		}
+		for _, d := range overriddenAgain {
+			time.AfterFunc(d, func() { _ = s.tryOverridden(ctx, targets) })
+		}
+		return nil
+	})
 }
 
 // tryOverridden examines the keys of targets. If that fails, the targets wait for the next try.

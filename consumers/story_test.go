@@ -53,12 +53,12 @@ import (
 //	memory BYTES                         how much memory Redis may have; 0: any
 //	refused KEY                          Redis refuses an event of the key
 //	publish RULE KEY TEXT                somebody publishes a text on the subject of a decision
-//	forge RULE KEY FIELDS                somebody publishes the last decision with other fields, as JSON; NOW, SOON and
-//	                                     NEVER are times
+//	forge RULE KEY FIELDS                somebody publishes the last decision with other fields, as JSON; NOW, SOON
+//	                                     and NEVER are times
 //	imitate RULE KEY KEY FIELDS          the same on the subject of the second key
 //	purge RULE KEY, streams              somebody deletes a decision, or the streams of decisions and alerts
-//	keep P KEY, lose P KEY...            a partition loses its levels, overrides and these counters, and gets the record
-//	                                     back that the kept key had
+//	keep P KEY, lose P KEY...            a partition loses its levels, overrides and these counters, and gets the
+//	                                     record back that the kept key had
 //	mark                                 what was logged until now does not count
 //
 //	used KEY N                           how much the key has used

@@ -105,10 +105,7 @@ func (s *sweeper) run(ctx context.Context) {
 	scanning.Go(func() {
 		s.whenever(ctx, s.changes.some, "looking for keys over their new limits", func() error { return s.rescan(ctx) })
 	})
-	scanning.Go(func() {
-		s.whenever(ctx, s.overridden.some, "looking at keys whose override changed",
-			func() error { return s.followOverridden(ctx) })
-	})
+	scanning.Go(func() { s.followOverridden(ctx) })
 	signal(s.recheck) // the rules may have changed while nobody ran
 	for ctx.Err() == nil {
 		next, err := s.turn(ctx)

@@ -210,7 +210,9 @@ func (s *Caller) prepare(ctx context.Context, c redis.Cmdable) error {
 // Load loads the library on the server, or on all masters of a Cluster, if it is not there yet.
 func (s *Caller) Load(ctx context.Context) error {
 	if cluster, ok := s.client.(*redis.ClusterClient); ok {
-		return cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return load(ctx, node) })
+		return cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+			return load(ctx, node)
+		})
 	}
 	return load(ctx, s.client)
 }

@@ -40,7 +40,8 @@ func checked(ctx context.Context, s *lua.Caller, key string) (used int64, err er
 
 func checkedOf(ctx context.Context, s *lua.Caller, key string, limit int64) (used int64, err error) {
 	plan := planOf(limit, 100, 1_000_000_000)
-	r := s.Call(ctx, "check", []*lua.Plan{plan}, append(partition[:3:3], "sc:{0}:log:"+key), "", onePlan, plan.Text(), 1)
+	keys := append(partition[:3:3], "sc:{0}:log:"+key)
+	r := s.Call(ctx, "check", []*lua.Plan{plan}, keys, "", onePlan, plan.Text(), 1)
 	_, allowed, state := r.Integer(), r.Integer(), r.AnswerWithShadows(plan)
 	if err = r.End(); err == nil && allowed == 0 {
 		err = errDenied
@@ -354,7 +355,8 @@ func TestAFailedCallLeavesNothingBehind(t *testing.T) {
 		}
 	}
 	// Data of a key that a failed call has read is not used after the key was removed.
-	testkit.Must(t, failure(ctx, s, "check", append(partition[:3:3], "sc:{0}:log:marked"), with([]any{"", onePlan}, 0)...))
+	testkit.Must(t, failure(ctx, s, "check", append(partition[:3:3], "sc:{0}:log:marked"),
+		with([]any{"", onePlan}, 0)...))
 	testkit.Must(t, c.Del(ctx, "sc:{0}:log:marked").Err())
 	if _, err := checkedOf(ctx, s, "marked", 10); err != nil {
 		t.Error(err)
@@ -364,7 +366,8 @@ func TestAFailedCallLeavesNothingBehind(t *testing.T) {
 	}
 	// A call also does not use the plans of the call before it.
 	key, plan := "sc:{0}:log:marked", rule[0]
-	testkit.Must(t, failure(ctx, s, "check", append(partition[:3:3], key), "", 1+2*16384, plan, plan, 1+8192*(2+4096), 1))
+	testkit.Must(t, failure(ctx, s, "check", append(partition[:3:3], key), "", 1+2*16384, plan, plan,
+		1+8192*(2+4096), 1))
 	if err := failure(ctx, s, "check", append(slices.Concat(partition, partition), key), "", 2+16384, plan,
 		1+8192*(2+4096), 1); err == nil {
 		t.Error("a call has found a plan that it did not have")
@@ -398,8 +401,8 @@ func TestALargeCallLeavesLittleMemory(t *testing.T) {
 			logs[i] = fmt.Sprint("sc:{0}:log:", i)
 			events, checks = append(events, 1, 1, fmt.Sprintf("1-%d", i+1)), append(checks, 1)
 		}
-		testkit.Must(t, failure(ctx, s, "fold", append([]string{"sc:{0}:events", partition[0], partition[1], partition[2],
-			"sc:{0}:ids"}, logs...), append([]any{"", "g", 1000, onePlan, plan.Text()}, events...)...))
+		testkit.Must(t, failure(ctx, s, "fold", append([]string{"sc:{0}:events", partition[0], partition[1],
+			partition[2], "sc:{0}:ids"}, logs...), append([]any{"", "g", 1000, onePlan, plan.Text()}, events...)...))
 		testkit.Must(t, failure(ctx, s, "check", append(partition[:3:3], logs...),
 			append([]any{"", onePlan, plan.Text()}, checks...)...))
 	}

@@ -1,8 +1,7 @@
 // Package lua owns the library that runs inside Redis: it embeds its files, loads it, calls its operations, and reads
-// their replies. If a server has no Redis Functions, an operation runs as a script, composed of the files that it needs.
+// their replies. If a server has no Redis Functions, an operation runs as a script of the files that it needs.
 //
-// The packages that use an operation have its arguments: internal/counters, internal/overrides, internal/reservations,
-// consumers and internal/processes. Times are milliseconds, units are integers below 2^53.
+// The package that uses an operation has its arguments. Times are milliseconds, units are integers below 2^53.
 package lua
 
 import (

@@ -262,8 +262,8 @@ func TestADeadStreamThatTakesNoMore(t *testing.T) {
 			t.Skip("this server takes more after the greatest ID") // the embedded Redis
 		}
 		for _, want := range []bool{true, false} { // sent again it writes no second letter
-			r := lua.NewCaller(c).Call(ctx, "deadletter", nil, []string{events, dead, p + ":{0}:levels"}, "workers", 10, id,
-				"now", "", false)
+			r := lua.NewCaller(c).Call(ctx, "deadletter", nil, []string{events, dead, p + ":{0}:levels"}, "workers", 10,
+				id, "now", "", false)
 			if written := r.Flags(1); r.End() != nil || written[0] != want {
 				t.Fatalf("written %v, %v; want %v", written, r.End(), want)
 			}

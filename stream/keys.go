@@ -83,12 +83,6 @@ func (k *Keys) Reservations(p int) string { return k.tags[p] + "reservations" }
 // Holds is the sorted set of the reservations of a key in partition p, by when they expire.
 func (k *Keys) Holds(p int, key string) string { return k.tags[p] + "holds:" + key }
 
-// Overrides is the hash of the overrides of single keys, patterns and networks.
-func (k *Keys) Overrides(p int) string { return k.tags[p] + "overrides" }
-
-// Audit is the stream of the changes of overrides, with the operator of each.
-func (k *Keys) Audit(p int) string { return k.tags[p] + "audit" }
-
 // Relay is the lock of the one relay that publishes a partition's outbox.
 func (k *Keys) Relay(p int) string { return k.tags[p] + "relay" }
 

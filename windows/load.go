@@ -56,8 +56,8 @@ func Parse(name string, data []byte, options ...ParseOption) (*Rules, error) {
 		rule, first := rules.list[i], rules.list[never[i]]
 		why := fmt.Sprintf("is never reached, as %q (match %q) above it takes all of its keys", first.Name, first.Match)
 		if rule.Shadow {
-			why = fmt.Sprintf("is never evaluated, as a key has at most %d shadow rules, and %q above it is the last of "+
-				"its keys", MaxShadows, first.Name)
+			why = fmt.Sprintf("is never evaluated, as a key has at most %d shadow rules, and %q above it is the last "+
+				"of its keys", MaxShadows, first.Name)
 		}
 		rules.warnings = append(rules.warnings, d.ErrorAt(fmt.Sprintf("rules[%d].match", i),
 			"match %q: the rule %q %s", rule.Match, rule.Name, why))

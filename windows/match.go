@@ -11,7 +11,6 @@ import (
 	"sync"
 
 	"github.com/streamcounter/streamcounter/internal/glob"
-	"github.com/streamcounter/streamcounter/internal/overrides"
 )
 
 // Rules are the rules of one file, in its order. They never change; a reload
@@ -30,10 +29,9 @@ type Rules struct {
 	withShadow *made[shadowStep] // the plans with one more shadow rule
 	warnings   []error           // of Parse
 
-	overrides *overrides.All    // nil: none (With)
-	changed   *made[changeStep] // the plans that overrides make of others
-	values    bool              // a rule counts values
-	fromEntry []*Rule           // see WithValueFrom
+	under             // With
+	values    bool    // a rule counts values
+	fromEntry []*Rule // see WithValueFrom
 }
 
 // known is what the rules of a file know of one of them.
@@ -85,7 +83,7 @@ func newRules(list []*Rule) (*Rules, int, *fault) {
 		return nil, -1, faultf("", "rules is an empty list: want at least one")
 	}
 	r := &Rules{named: make(map[string]*Rule, len(list)), known: make(map[*Rule]known, len(list)),
-		withShadow: &made[shadowStep]{}, changed: &made[changeStep]{}}
+		withShadow: &made[shadowStep]{}, under: newUnder()}
 	for i, given := range list {
 		if given == nil {
 			return nil, i, faultf("", "is nil")
@@ -117,7 +115,7 @@ func (r *Rules) add(rule *Rule, alone *Plan) {
 // copy the rules. It returns an error if two rules have the same name.
 func Combine(each ...*Rules) (*Rules, error) {
 	r := &Rules{named: map[string]*Rule{}, known: map[*Rule]known{}, withShadow: &made[shadowStep]{},
-		changed: &made[changeStep]{}}
+		under: newUnder()}
 	for _, rules := range each {
 		r.warnings = append(r.warnings, rules.warnings...)
 		for _, rule := range rules.list {

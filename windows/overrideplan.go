@@ -36,6 +36,20 @@ func (r *Rule) validateTier() *fault {
 	return nil
 }
 
+// under has the overrides of rules.
+type under struct {
+	overrides *overrides.All    // nil: none (With)
+	changed   *made[changeStep] // the plans that overrides make of others
+}
+
+func newUnder() under { return under{changed: &made[changeStep]{}} }
+
+// replacement has the fields of a plan that an override has made.
+type replacement struct {
+	written *Plan // the plan without the override, which may be nil
+	exempt  *Rule // the rule that would decide, if the override exempts the key
+}
+
 // changeStep is a plan, which may be nil, and the effect of an override on it.
 type changeStep struct {
 	plan   *Plan

@@ -36,11 +36,7 @@ type Plan struct {
 	resolutionMs int64
 	lease        time.Duration // see LeaseTime
 
-	// Only a plan that an override has made has these: the plan without the override, which may be nil, and the rule
-	// that would decide, if the override exempts the key.
-	written *Plan
-	exempt  *Rule
-
+	replacement
 	values []meter          // its meters that count values
 	local  []inprocess.Rule // its rules, for counting in this process
 	kept   map[string]int64 // form of a meter → how long at least it keeps what it counts, in ms

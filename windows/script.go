@@ -90,8 +90,8 @@ func (p *Plan) script(rules []*Rule, of []lua.Rule, settled bool) *scriptPlan {
 	return c
 }
 
-// scriptAlone returns the plan for sweeps of one rule, or of none. Unless the rule is a shadow, it has the meters of all
-// options. A meter without settings is of an option that the rule does not have: a sweep ends its effect.
+// scriptAlone returns the plan for sweeps of one rule, or of none. Unless the rule is a shadow, it has the meters of
+// all options. A meter without settings is of an option that the rule does not have: a sweep ends its effect.
 func (p *Plan) scriptAlone(rules []*Rule, of []lua.Rule) *scriptPlan {
 	c := p.script(rules, of, false)
 	for _, o := range options {

@@ -178,8 +178,6 @@ func wantsDetail(ctx context.Context) bool {
 	return len(metadata.ValueFromIncomingContext(ctx, "streamcounter-detail")) > 0
 }
 
-var idempotencyMetadata = strings.ToLower(api.IdempotencyHeader)
-
 // withMetadata reads what our own client sends beside the request: the modes of the descriptors, and the key that
 // makes the call api.Repeatable. Other clients may send the key too.
 func withMetadata(ctx context.Context, list []descriptor, detailed bool) (context.Context, error) {
@@ -200,10 +198,5 @@ func withMetadata(ctx context.Context, list []descriptor, detailed bool) (contex
 			return ctx, err
 		}
 	}
-	values = metadata.ValueFromIncomingContext(ctx, idempotencyMetadata)
-	if len(values) == 0 {
-		return ctx, nil
-	}
-	key, err := api.ParseIdempotency(values[0])
-	return api.WithIdempotency(ctx, key), err
+	return withKey(ctx)
 }

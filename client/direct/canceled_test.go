@@ -23,8 +23,11 @@ func TestACallerWhoHasLeftChargesNothing(t *testing.T) {
 	for why, ctx := range map[error]context.Context{context.Canceled: canceled,
 		context.DeadlineExceeded: testkit.Late(t.Context())} {
 		for name, call := range map[string]func() error{
-			"Check":    func() error { _, err := r.Check(ctx, req); return err },
-			"CheckAll": func() error { _, err := r.CheckAll(ctx, []api.CheckRequest{req, {Key: "user:2"}}); return err },
+			"Check": func() error { _, err := r.Check(ctx, req); return err },
+			"CheckAll": func() error {
+				_, err := r.CheckAll(ctx, []api.CheckRequest{req, {Key: "user:2"}})
+				return err
+			},
 			"CheckEach": func() error {
 				each, err := r.CheckEach(ctx, []api.CheckRequest{req})
 				return errors.Join(err, each[0].Err)

@@ -40,7 +40,8 @@ func (r *Redis) Renew(ctx context.Context, id string, req api.RenewRequest) (api
 
 // reservationError adds to an error what may have happened to a call that Redis did not answer.
 func reservationError(ctx context.Context, err error) error {
-	if err != nil && (pause.Gone(ctx) != nil || errors.Is(err, api.ErrUnavailable)) && !errors.Is(err, api.ErrNoAnswer) {
+	if err != nil && (pause.Gone(ctx) != nil || errors.Is(err, api.ErrUnavailable)) &&
+		!errors.Is(err, api.ErrNoAnswer) {
 		return noAnswer(err)
 	}
 	return err

@@ -11,7 +11,6 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/subscription"
 )
 
@@ -133,8 +132,7 @@ func (g *Guard) subjects() []string {
 		return []string{g.config.Prefix + ".throttle.>"}
 	}
 	var list []string // NATS refuses a subject that is given twice
-	// A block by an operator holds under every rule.
-	for _, rule := range append([]string{api.OverrideRule}, g.config.Rules...) {
+	for _, rule := range withBlocks(g.config.Rules) {
 		if subject := g.config.Prefix + ".throttle." + rule + ".>"; !slices.Contains(list, subject) {
 			list = append(list, subject)
 		}

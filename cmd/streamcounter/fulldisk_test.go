@@ -27,7 +27,8 @@ func TestFullDisk(t *testing.T) {
 		"check user:1" + at: 2, "check user:1 --json" + at: 2, "keys show user:1" + at: 1, "keys top --json" + at: 1,
 	} {
 		var errs strings.Builder
-		if code := runOn(t.Context(), strings.NewReader(""), fullDisk{}, &errs, strings.Fields(line)...); code != want ||
+		code := runOn(t.Context(), strings.NewReader(""), fullDisk{}, &errs, strings.Fields(line)...)
+		if code != want ||
 			!strings.Contains(errs.String(), "no space left on device") {
 			t.Errorf("%s: exit code %d, want %d\n%s", line, code, want, errs.String())
 		}

@@ -25,7 +25,8 @@ func startAppend(t *testing.T, ctx context.Context, addr string, connected func(
 	in, write := io.Pipe()
 	a := &appending{WriteCloser: write, code: make(chan int, 1)}
 	go func() {
-		a.code <- runOn(ctx, &onFirstRead{in, connected}, &a.out, &a.errs, "append", "--json", "--redis", "redis://"+addr)
+		a.code <- runOn(ctx, &onFirstRead{in, connected}, &a.out, &a.errs, "append", "--json", "--redis",
+			"redis://"+addr)
 	}()
 	return a
 }

@@ -176,8 +176,10 @@ func (l *ledger) settle(op reservations.SettleOp) {
 			l.oracle.Add(key, l.s.clock.ms, cost)
 		}
 	}
-	other := map[reservations.SettleOp]reservations.SettleOp{reservations.Commit: reservations.Cancel, reservations.Cancel: reservations.Commit}[op]
-	if got := l.s.settle(other, h.id, cost, ms(1)); got != reservations.WasCommitted && got != reservations.WasCancelled {
+	other := map[reservations.SettleOp]reservations.SettleOp{reservations.Commit: reservations.Cancel,
+		reservations.Cancel: reservations.Commit}[op]
+	if got := l.s.settle(other, h.id, cost, ms(1)); got != reservations.WasCommitted &&
+		got != reservations.WasCancelled {
 		l.Fatalf("%s after %s: %v", other, op, got)
 	}
 }

@@ -55,7 +55,7 @@ import (
 //	recheck                     every key that has reached a level is swept, as after a reload
 //	sweep KEY                   the key is swept, whether it is due or not
 //	due KEY                     when the key is due to be swept, and whether it has a record of levels
-//	redis COMMAND PLACE ARG...  somebody writes into Redis (store.place, store.arguments); COUNTER is the form of the run
+//	redis COMMAND PLACE ARG...  somebody writes into Redis (store.place, store.arguments); COUNTER is the run's form
 //	kept PLACE                  how long a key in Redis is kept, in tens of minutes
 //	clear                       Redis is empty again
 //	log KEY                     the entries of the key's log: time, count, and total
@@ -358,8 +358,9 @@ func (y *story) override(key, what string) {
 
 func (y *story) settled(op reservations.SettleOp, word string, cost int64, ttl time.Duration) []string {
 	state := y.settle(op, y.reserved[word], cost, ttl)
-	return []string{map[reservations.SettleState]string{reservations.Unknown: "unknown", reservations.Settled: "settled",
-		reservations.DoneBefore: "done before", reservations.WasCommitted: "was committed", reservations.WasCancelled: "was cancelled",
+	return []string{map[reservations.SettleState]string{reservations.Unknown: "unknown",
+		reservations.Settled: "settled", reservations.DoneBefore: "done before",
+		reservations.WasCommitted: "was committed", reservations.WasCancelled: "was cancelled",
 		reservations.HasExpired: "has expired"}[state]}
 }
 

@@ -156,15 +156,6 @@ func (g Gate) answer(d api.Transition, cost int64) api.CheckAnswer {
 	return a
 }
 
-// blocked returns an answer with what the decision of a block tells.
-func blocked(a api.CheckAnswer, d api.Transition) api.CheckAnswer {
-	a.Source, a.Override, a.Reason = api.SourceOverride, api.Override{Block: true}.Kind(), d.Reason
-	if d.EndUnknown() {
-		a.RetryAfterMs = -1
-	}
-	return a
-}
-
 // OverText tells the caller of a request over its limit when it is admitted, if that is known.
 func OverText(retryMs int64) string {
 	if retryMs <= 0 {
