@@ -64,14 +64,18 @@ func TestARefusalLeavesTheOtherCallsOfARun(t *testing.T) {
 func TestScriptCallsAreBounded(t *testing.T) {
 	eachRedis(t, nil, func(t *testing.T, s *store) {
 		var most atomic.Int64 // keys that a script had
-		s.redis.AddHook(streamtest.OnCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		patient := *s.redis.(*redis.Client).Options()
+		patient.ReadTimeout = time.Minute // the embedded server needs seconds
+		c := redis.NewClient(&patient)
+		t.Cleanup(func() { _ = c.Close() })
+		c.AddHook(streamtest.OnCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
 			if keys, ok := cmd.Args()[min(2, len(cmd.Args())-1)].(int); ok && streamtest.IsScript(cmd) {
 				for was := most.Load(); was < int64(keys) && !most.CompareAndSwap(was, int64(keys)); was = most.Load() {
 				}
 			}
 			return next(ctx, cmd)
 		}))
-		counter := counters.New(s.redis, s.keys)
+		counter := counters.New(c, s.keys)
 		rules := rulesOf(t, &windows.Rule{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 1000,
 			Per: time.Hour}}})
 		testkit.Must(t, counter.RecordRules(t.Context(), rules))
