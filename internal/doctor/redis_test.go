@@ -96,7 +96,7 @@ func TestEmbedded(t *testing.T) {
 	golden(t, "embedded", look(t, c))
 }
 
-// A server without functions runs scripts: this is told, and there is nothing to prune.
+// A server without functions runs scripts: doctor says so, and there is nothing to prune.
 func TestNoFunctions(t *testing.T) {
 	c := streamtest.Connect(t, "redis://"+streamtest.ScriptsRedis(t).Addr())
 	expect(t, look(t, c), "redis.functions", doctor.Note, "called by EVALSHA")
