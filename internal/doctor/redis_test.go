@@ -339,7 +339,7 @@ func TestStart(t *testing.T) {
 		findings := start(user, user)
 		expect(t, findings, "redis.maxmemory-policy", doctor.Problem)
 		if len(findings) != 1 {
-			t.Errorf("%s is told %+v", user, findings)
+			t.Errorf("%s: the findings are %+v", user, findings)
 		}
 	}
 	if list := secured.Refused(t); len(list) > 0 {
@@ -356,7 +356,7 @@ func TestStart(t *testing.T) {
 	for _, rule := range []string{"-scan", "-eval"} { // functions do without the second, and nobody can ask then
 		testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "serve", rule).Err())
 		if findings := start("serve", "serve"); len(findings) != 1 {
-			t.Errorf("serve with %s is told %+v", rule, findings)
+			t.Errorf("serve with %s: the findings are %+v", rule, findings)
 		}
 	}
 	testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "serve", "-fcall").Err())

@@ -74,8 +74,8 @@ type node struct {
 	closeRedis func()    // ends commands that wait for an answer; nil without Redis
 	stopBy     time.Time // set when it stops: the time by which everything must be over
 	undo       []func()
-	beside     []func(context.Context) // what runs from the start until the process is told to stop
-	work       []func(context.Context) // what runs beside the servers, until they stop; it needs NATS
+	beside     []func(context.Context) // parts that run until a signal stops the process
+	work       []func(context.Context) // parts that need NATS, and run until the servers have stopped
 
 	natsClosed chan error // the NATS library has given up its connection; no known case leads to this
 }

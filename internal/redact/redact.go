@@ -95,8 +95,8 @@ func address(scheme, rest string, mayHaveUser bool) (shown string, ok bool) {
 	return shown + host + path + query, true
 }
 
-// isAddress reports whether target is an IP address, with or without a port. Of the texts without a scheme, only these
-// and a few words are certainly not a password.
+// isAddress reports whether target is an IP address, with or without a port. A text without a scheme may be a password,
+// unless it is an address or one of a few words.
 func isAddress(target string) bool {
 	if _, err := netip.ParseAddrPort(target); err == nil {
 		return true

@@ -68,7 +68,8 @@ func keyOf(domain string, d *commonv3.RateLimitDescriptor, tag, suffix string) s
 // asItIs is in place of the node of an entry that no configuration has.
 var asItIs node
 
-// tagIn returns the entry of a key that is in braces, with the slash before it; empty: there is none.
+// tagIn returns the part of a key in braces, with the slash before it. It returns an empty text if the key has no
+// braces.
 func tagIn(key string) string {
 	from := strings.IndexByte(key, '{')
 	if from < 0 {
