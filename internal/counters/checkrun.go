@@ -197,11 +197,11 @@ func (b *checkRun) run(ctx context.Context) (verdicts []Verdict, transitions int
 		return nil, 0, err
 	}
 	transitions = r.Integer()
-	outcomes, states := make([]int64, len(b.calls)), make([][]lua.KeyState, len(b.calls))
+	outcomes, states := make([]int64, len(b.calls)), make([]lua.KeyState, 0, len(b.keys))
 	for i, call := range b.calls {
-		outcomes[i], states[i] = r.Integer(), make([]lua.KeyState, len(call.keys))
-		for j, k := range call.keys {
-			states[i][j] = r.AnswerWithShadows(b.plans.list[b.keys[k].place])
+		outcomes[i] = r.Integer()
+		for _, k := range call.keys {
+			states = append(states, r.AnswerWithShadows(b.plans.list[b.keys[k].place]))
 		}
 	}
 	if err := r.End(); err != nil {
@@ -209,13 +209,14 @@ func (b *checkRun) run(ctx context.Context) (verdicts []Verdict, transitions int
 	}
 	verdicts = make([]Verdict, len(b.calls))
 	for i, call := range b.calls {
-		verdicts[i] = verdictOf(call.requests, outcomes[i], states[i])
+		verdicts[i] = verdictOf(call.requests, outcomes[i], states)
+		states = states[len(call.keys):]
 	}
 	return verdicts, transitions, nil
 }
 
-// verdictOf returns the answer to a call. outcome is as in the reply of check.lua: 0 or 1, and above 1 for a call that
-// was remembered.
+// verdictOf returns the answer to a call. Its states are the first of the list. outcome is as in the reply of check.lua:
+// 0 or 1, and above 1 for a call that was remembered.
 func verdictOf(requests []Request, outcome int64, states []lua.KeyState) Verdict {
 	v := Verdict{Allowed: outcome%2 == 1, Atomic: true, Replayed: outcome == 2 || outcome == 3, OtherBody: outcome == 4,
 		Items: make([]windows.KeyState, len(requests))}
