@@ -79,8 +79,8 @@ type KeyState struct {
 	ShadowMs []int64
 }
 
-// State returns the state of a key of the plan, without waits. If p is nil, the reply has no state of the key, and State
-// reads nothing.
+// State returns the state of a key of the plan, without waits. If p is nil, the reply has no state of the key, and
+// State reads nothing.
 func (r *Reply) State(p *Plan) (out KeyState) {
 	if p != nil {
 		out.NowMs = r.Integer()

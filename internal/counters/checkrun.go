@@ -215,8 +215,8 @@ func (b *checkRun) run(ctx context.Context) (verdicts []Verdict, transitions int
 	return verdicts, transitions, nil
 }
 
-// verdictOf returns the answer to a call. Its states are the first of the list. outcome is as in the reply of check.lua:
-// 0 or 1, and above 1 for a call that was remembered.
+// verdictOf returns the answer to a call. Its states are the first of the list. outcome is as in the reply of
+// check.lua: 0 or 1, and above 1 for a call that was remembered.
 func verdictOf(requests []Request, outcome int64, states []lua.KeyState) Verdict {
 	v := Verdict{Allowed: outcome%2 == 1, Atomic: true, Replayed: outcome == 2 || outcome == 3, OtherBody: outcome == 4,
 		Items: make([]windows.KeyState, len(requests))}
