@@ -132,9 +132,9 @@ end
 
 -- forget removes a record and keeps its version.
 local function forget(place, field, n)
+  if n > last_version(place, field) then call('HSET', KEYS[place + LEVELS], version_field(field), int(n)) end
   call('HDEL', KEYS[place + LEVELS], field)
   call('ZREM', KEYS[place + DUE], field)
-  if n > last_version(place, field) then call('HSET', KEYS[place + LEVELS], version_field(field), int(n)) end
 end
 
 -- drop removes a record and keeps the version in its text.

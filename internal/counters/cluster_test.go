@@ -35,10 +35,44 @@ func TestRedisCluster(t *testing.T) {
 			return tell(t, newStore(t, client, client, client, nil), windows.DefaultAlgorithm, rules, steps)
 		})
 	})
+	t.Run("a reservation that ends while its slot moves", func(t *testing.T) {
+		reservationsEndWhileTheirSlotMoves(t, c, newStore(t, client, client, client, nil))
+	})
 	t.Run("a clock that is ahead", func(t *testing.T) { aClockThatIsAhead(t, c) })
 	t.Run("leases keep the limit", func(t *testing.T) {
 		leasesKeepTheLimit(t, newStore(t, client, client, client, nil))
 	})
+}
+
+// While a slot moves, Redis refuses each command on a key that is gone, also within a call, and also if the call itself
+// has emptied that key. So the last reservation of a key must end with one command on the key's reservations.
+func reservationsEndWhileTheirSlotMoves(t *testing.T, c *streamtest.RedisCluster, s *store) {
+	s.rules = parsed(t, `rules: [{name: api, match: "*", windows: [{limit: 100, per: 1h}], alerts: [10%]}]`)
+	testkit.Must(t, s.learn())
+	y := &story{store: s, found: s.corrupt(), reserved: map[string]string{}, leased: map[string]int64{}}
+	outbox, slot := s.keys.Outbox(s.keys.Partition("k")), c.Slot(s.keys.Outbox(s.keys.Partition("k")))
+	y.tell([]string{"> check k 20", "> reserve other 1 1h k", "> commit other 1"})
+	for _, row := range []struct {
+		begin, end string
+		used       string
+	}{
+		{"reserve a 5 3s k", "advance 4s", "26"},
+		{"reserve b 5 3s k", "commit b 7", "33"},
+		{"reserve c 5 3s k", "cancel c", "33"},
+		{"lease k 5 3s", "lease k 0 3s 2", "35"},
+		{"lease k 5 3s", "lease k 8 3s 2", "45"},
+		{"peek k", "advance 4s", "45"},
+	} {
+		y.tell([]string{"> " + row.begin})
+		testkit.Must(t, s.redis.XGroupCreateMkStream(t.Context(), outbox, "keeps", "0").Err()) // all keys are there
+		end := c.BeginMigration(slot, c.OtherMaster(slot))
+		y.tell([]string{"> " + row.end})
+		end()
+		y.tell([]string{"> reserve next 1 1h k", "> cancel next"})
+		if got := y.tell([]string{"> peek k"})[1]; got != "< "+row.used+" of 100 per 1h0m0s" {
+			t.Errorf("%s, %s: %s, want %s", row.begin, row.end, got, row.used)
+		}
+	}
 }
 
 // Each partition is due by the clock of its node.

@@ -19,8 +19,7 @@ func (c *RedisCluster) Migrate(slot int, to string, step func(moved int)) {
 	if step == nil {
 		step = func(int) {}
 	}
-	testkit.Must(c.t, dst.redis.Do(ctx, "CLUSTER", "SETSLOT", slot, "IMPORTING", src.id).Err())
-	testkit.Must(c.t, src.redis.Do(ctx, "CLUSTER", "SETSLOT", slot, "MIGRATING", dst.id).Err())
+	c.BeginMigration(slot, to)
 	step(0)
 	for moved := 0; ; {
 		keys, err := src.redis.ClusterGetKeysInSlot(ctx, slot, 10).Result()
@@ -43,6 +42,20 @@ func (c *RedisCluster) Migrate(slot int, to string, step func(moved int)) {
 			c.t.Fatal(err)
 		}
 	}
+}
+
+// BeginMigration marks a slot as moving to the master at `to`, and moves no key. The returned function ends that.
+func (c *RedisCluster) BeginMigration(slot int, to string) (end func()) {
+	c.t.Helper()
+	src, dst := c.at(c.MasterOf(slot)), c.at(to)
+	set := func(n *clusterNode, state ...any) {
+		c.t.Helper()
+		args := append([]any{"CLUSTER", "SETSLOT", slot}, state...)
+		testkit.Must(c.t, n.redis.Do(context.Background(), args...).Err())
+	}
+	set(dst, "IMPORTING", src.id)
+	set(src, "MIGRATING", dst.id)
+	return func() { set(src, "STABLE"); set(dst, "STABLE") }
 }
 
 // AddMaster adds a master without slots, and returns its address. Its library of functions is empty.

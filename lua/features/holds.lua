@@ -90,8 +90,9 @@ end
 -- write_reserved writes how many units of a key are reserved, and returns the same as read_reserved.
 local function write_reserved(key, now)
   local levels, field = KEYS[key.place + LEVELS], '\n\n' .. key.key
-  local first = call('ZRANGE', key.holds, '0', '0', 'WITHSCORES')
-  if not first[1] or key.sum <= 0 then
+  -- Without units the holds are gone. While a slot moves, Redis refuses a command on a key that is gone, also here.
+  local first = key.sum > 0 and call('ZRANGE', key.holds, '0', '0', 'WITHSCORES')
+  if not first or not first[1] then
     call('HDEL', levels, field)
     return nil
   end

@@ -68,13 +68,14 @@ operations['lease-units'] = function()
 
   -- Write.
   local record = KEYS[place + RESERVATIONS]
+  local renewed = id .. ':' .. int(units) .. ':l'
+  if units > 0 then call('ZADD', key.holds, int(now + ttl), renewed) end -- first: the holds must not be gone between
   if stands then
-    call('ZREM', key.holds, member)
+    if member ~= renewed then call('ZREM', key.holds, member) end
     key.sum = max(0, key.sum - had)
   end
   if units > 0 then
     local expires = now + ttl
-    call('ZADD', key.holds, int(expires), id .. ':' .. int(units) .. ':l')
     join_policy(key, 'c')
     key.sum = key.sum + units
     call('HSET', record, id, format('open\n%d\n%d\n-\n0\n-\n%dl\n%s', expires, ttl, units, key.key))

@@ -86,8 +86,8 @@ function operations.settle()
   end
   local function forget_id(place)
     local reservations, word = KEYS[place + RESERVATIONS], word_of(id)
-    call('HDEL', reservations, id)
-    if word and call('HGET', reservations, word) == 'id ' .. id then call('HDEL', reservations, word) end
+    if word and call('HGET', reservations, word) ~= 'id ' .. id then word = nil end
+    call('HDEL', reservations, id, word or id)
     call('ZREM', KEYS[place + DUE], '\n' .. id)
   end
   for place, r in pairs(records) do
