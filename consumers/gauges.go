@@ -78,8 +78,8 @@ func set(v *prometheus.GaugeVec, p int, measured bool, value float64) {
 }
 
 // compareWithClock measures how far the newest event is ahead of the clock of its server. Redis never gives a new
-// entry a smaller ID than the newest, so a producer that chooses a large ID stops all others; no other metric shows
-// this. It is logged once.
+// entry a smaller ID than the newest. So if a producer chooses a large ID, nothing trims the stream until that time,
+// and after the greatest possible ID nobody can append; no other metric shows this. It is logged once.
 func (g *gauges) compareWithClock(p int, newest []redis.XMessage, nowMs int64) {
 	var ahead time.Duration
 	if len(newest) > 0 {
@@ -90,8 +90,8 @@ func (g *gauges) compareWithClock(p int, newest []redis.XMessage, nowMs int64) {
 	far := ahead > farAhead
 	if far && !g.ahead[p] {
 		g.Log.Error(
-			"an event has an ID of the future: the stream takes no event before that time, or none at all. "+
-				"Delete the stream to go on; its unread events are lost",
+			"an event has an ID of the future: nothing trims the stream until that time, and after the greatest ID "+
+				"nobody can append. Stop that producer, then delete the stream; its unread events are lost",
 			"stream", g.Keys.Events(p), "id", newest[0].ID)
 	}
 	g.ahead[p] = far

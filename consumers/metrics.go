@@ -75,8 +75,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 				"unexpected_duplicate (dropped as a copy, not sent before)."}, []string{"outcome"}),
 		oldestUnread: gauge("oldest_unread_seconds", "Age of the oldest event that no worker has read."),
 		aheadOfClock: gauge("newest_event_ahead_seconds",
-			"How far the newest event's ID is ahead of Redis's clock; until then the stream takes no event with "+
-				"an ID of Redis's own."),
+			"How far the newest event's ID is ahead of Redis's clock; until then nothing trims the stream."),
 		pending:     gauge("pending_events", "Events read and not yet counted."),
 		outboxDepth: gauge("outbox_depth", "Transitions waiting to be published."),
 		quarantined: gauge("partition_quarantined",

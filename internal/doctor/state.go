@@ -105,8 +105,8 @@ func stateOf(ctx context.Context, c redis.UniversalClient, config RedisConfig) [
 	if len(future) > 0 {
 		all = append(all, Finding{Check: "state.future", Severity: Problem,
 			Found: "the newest event has an ID of the future in " + strings.Join(future, ", "),
-			Why:   "the stream takes no event before that time, or none at all",
-			Fix:   "delete the stream; its unread events are lost (docs/runbook.md)"})
+			Why:   "nothing trims the stream until that time; after the greatest ID nobody can append",
+			Fix:   "stop the producer, then delete the stream; its unread events are lost (docs/runbook.md)"})
 	}
 	return append(all, waiting("state.unread", unreadIn,
 		"unread events in "+english.Plural(unreadIn.parts, "partition"), "every event is read", config.Retention,
