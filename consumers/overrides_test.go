@@ -1,4 +1,4 @@
-package consumers_test
+package consumers
 
 import (
 	"fmt"
@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -26,7 +25,7 @@ func TestReloadsReachSubscribers(t *testing.T) {
 	w, r, gate := newWorld(t), &recorder{}, make(chan struct{})
 	open := sync.OnceFunc(func() { close(gate) })
 	w.setRules(limited(10))
-	pool, _ := w.run(r, func(c *consumers.Config) { c.OnRescan(func() { <-gate }) })
+	pool, _ := w.run(r, func(c *Config) { c.onRescan = func() { <-gate } })
 	t.Cleanup(open)
 	const keys = 120 // all in one partition
 	var events []api.Event

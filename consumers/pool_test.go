@@ -1,4 +1,4 @@
-package consumers_test
+package consumers
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
@@ -82,7 +81,7 @@ func TestARefusedEventIsBuriedAlone(t *testing.T) {
 		return time.Now().UnixMilli()
 	}
 	// Nothing is claimed: the worker handles all events itself.
-	w.start(&recorder{}, func(c *consumers.Config) { c.Counter, c.MinIdle = counter, time.Minute })
+	w.start(&recorder{}, func(c *Config) { c.Counter, c.MinIdle = counter, time.Minute })
 	w.eventually("the one is a dead letter, the others are counted", func() (bool, string) {
 		sum := int64(0)
 		for i := range 20 {
@@ -106,9 +105,9 @@ func TestReadsPauseUnderLoad(t *testing.T) {
 	t.Parallel()
 	w, pauses := newWorld(t), make(chan time.Duration, 10)
 	w.append(api.Event{Key: "user:0", Count: 1}, api.Event{Key: "user:1", Count: 1}, api.Event{Key: "user:2", Count: 1})
-	w.start(&recorder{}, func(c *consumers.Config) {
+	w.start(&recorder{}, func(c *Config) {
 		c.ReadPause = time.Millisecond
-		c.OnReadPause(func(d time.Duration) { pauses <- d })
+		c.readPause = func(_ context.Context, d time.Duration) bool { pauses <- d; return true }
 	})
 	w.eventually("there is a pause", func() (bool, string) { return len(pauses) > 0, "none" })
 	if d := <-pauses; d != 500*time.Microsecond {

@@ -1,7 +1,6 @@
 package windows
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -28,18 +27,12 @@ func TestASourceFollowsItsFile(t *testing.T) {
 	testkit.Must(t, err)
 	heard := make(chan error, 10)
 	s.OnReload(func(err error) { heard <- err })
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		s.Run(ctx)
-	}()
+	stop := testkit.Background(t, s.Run)
 	testkit.Must(t, os.WriteFile(path, []byte(limited("x")), 0o600))
 	if err := <-heard; err == nil || !strings.HasPrefix(err.Error(), path+`:2:47: limit "x"`) || s.limit() != 1 {
 		t.Errorf("%v, limit %d", err, s.limit())
 	}
-	cancel()
-	<-ended
+	stop()
 	testkit.Must(t, os.WriteFile(path, []byte(limited(2)), 0o600))
 	if err := s.Reload(); err != nil || s.limit() != 2 {
 		t.Errorf("%v, limit %d", err, s.limit())

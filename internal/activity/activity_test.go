@@ -1,7 +1,6 @@
 package activity
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -26,9 +25,7 @@ type system struct {
 }
 
 func newSystem(t *testing.T, c redis.UniversalClient) *system {
-	keys, err := stream.NewKeys(streamtest.Prefix(t), 4)
-	testkit.Must(t, err)
-	return &system{redis: c, keys: keys, now: time.UnixMilli(1_700_000_000_000).Truncate(time.Minute)}
+	return &system{redis: c, keys: streamtest.Keys(t, 4), now: time.UnixMilli(1_700_000_000_000).Truncate(time.Minute)}
 }
 
 func (s *system) process(t *testing.T, name string) *Recorder {
@@ -115,15 +112,12 @@ func TestTopOfSeveralProcesses(t *testing.T) {
 func TestRunRemovesWhatItPublished(t *testing.T) {
 	s := newSystem(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()))
 	r := s.process(t, "serve a")
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); r.Run(ctx) }()
+	stop := testkit.Background(t, r.Run)
 	published := func() (bool, string) {
 		return s.redis.Exists(t.Context(), s.keys.Activity("serve a")).Val() == 1, "there is nothing"
 	}
 	streamtest.Eventually(t, "the process publishes", published)
-	cancel()
-	<-done
+	stop()
 	if ok, _ := published(); ok {
 		t.Error("it is still there")
 	}

@@ -2,19 +2,16 @@ package counters_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
-	"github.com/streamcounter/streamcounter/internal/redisclient"
 	"github.com/streamcounter/streamcounter/internal/reservations"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/windows"
@@ -187,61 +184,6 @@ func TestListingsWithoutTheLevelsOfAPartition(t *testing.T) {
 		}
 		if text := log.String(); !strings.Contains(text, "level=ERROR") || !strings.Contains(text, "key="+bad) {
 			t.Errorf("the log: %s", text)
-		}
-	})
-}
-
-// One of the partitions that are folded together has a string in place of its events. No event of it is counted. The
-// events of the other partitions are counted once, with their transitions, and the fold returns an error, so that its
-// caller checks the partition.
-func TestFoldWithoutTheEventsOfAPartition(t *testing.T) {
-	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
-		ctx := context.Background()
-		var events []counters.Event
-		var keys []string
-		for p := range 3 {
-			key := s.keyIn(p)
-			keys = append(keys, key)
-			for _, count := range []int64{3, 3, 2, 1, 1} { // a group of two, one of one, and two with ids
-				events = append(events, counters.Event{Key: key, Ms: start, Count: count})
-			}
-		}
-		var batches []counters.Batch
-		for p, list := range s.append(t, events...) {
-			list[3].ProducerID, list[4].ProducerID = "a", "b"
-			batches = append(batches, counters.Batch{Partition: p, Events: list})
-		}
-		const bad, aside = 1, "aside:{1}"
-		testkit.Must(t, s.redis.Rename(ctx, s.keys.Events(bad), aside).Err())
-		testkit.Must(t, s.redis.Set(ctx, s.keys.Events(bad), "not ours", 0).Err())
-		toTheTop := func(key string) (want []string) {
-			for _, level := range []string{"raised api/%s 80%%", "raised api/%s 95%%", "raised api/%s 100%%",
-				"throttled api/%s 100%%"} {
-				want = append(want, fmt.Sprintf(level, key)+" used 10")
-			}
-			return want
-		}
-		want := append(toTheTop(keys[0]), toTheTop(keys[2])...)
-		for range 2 {
-			if _, _, err := s.store.Fold(ctx, s.rules, batches...); !redisclient.IsWrongType(err) {
-				t.Fatalf("the fold answers %v", err)
-			}
-			if got := s.transitions(t); !slices.Equal(got, want) {
-				t.Fatalf("transitions %q, expected %q", got, want)
-			}
-			if n := []int64{used(t, s, keys[0]), used(t, s, keys[1]), used(t, s, keys[2])}; !slices.Equal(n,
-				[]int64{10, 0, 10}) {
-				t.Fatalf("used %d, expected none in partition %d and 10 in each other", n, bad)
-			}
-			want = []string{}
-		}
-		testkit.Must(t, s.redis.Rename(ctx, aside, s.keys.Events(bad)).Err())
-		f, _, err := s.store.Fold(ctx, s.rules, batches...)
-		if err != nil || f.Folded != 5 || f.AlreadyCounted != 10 {
-			t.Fatalf("with the events back: %+v, %v", f, err)
-		}
-		if got := s.transitions(t); !slices.Equal(got, toTheTop(keys[bad])) {
-			t.Fatalf("transitions %q, expected %q", got, toTheTop(keys[bad]))
 		}
 	})
 }

@@ -8,21 +8,12 @@ import (
 
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
-	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/stream"
 )
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
 
-func newKeys(t testing.TB, partitions int) *stream.Keys {
-	t.Helper()
-	k, err := stream.NewKeys(streamtest.Prefix(t), partitions)
-	testkit.Must(t, err)
-	return k
-}
-
 func TestShards(t *testing.T) {
-	k := newKeys(t, 3)
+	k := streamtest.Keys(t, 3)
 	one := streamtest.Connect(t, "127.0.0.1:1")
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
 	t.Cleanup(func() { _ = cluster.Close() })

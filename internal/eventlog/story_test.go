@@ -66,19 +66,20 @@ func TestStories(t *testing.T) {
 
 // story is one file that is being run.
 type story struct {
+	testkit.Words
 	t       *testing.T
 	redis   *redis.Client
 	keys    *stream.Keys
 	readers map[string]*eventlog.Reader
-	ids     map[string]string // key → ID
-	many    int               // the events of steps many
-	cursor  string            // where the last claim ended
-	answer  chan string       // of the step wait
+	ids     map[string]string  // key → ID
+	many    int                // the events of steps many
+	cursor  string             // where the last claim ended
+	answer  chan func() string // of the step wait
 }
 
 func tell(t *testing.T, c *redis.Client, steps []string) (out []string) {
-	y := &story{t: t, redis: c, keys: newKeys(t, 5), readers: map[string]*eventlog.Reader{}, ids: map[string]string{},
-		cursor: "0-0", answer: make(chan string, 1)}
+	y := &story{Words: testkit.Words{Failer: t}, t: t, redis: c, keys: streamtest.Keys(t, 5), readers: map[string]*eventlog.Reader{}, ids: map[string]string{},
+		cursor: "0-0", answer: make(chan func() string, 1)}
 	for _, line := range steps {
 		step, ok := strings.CutPrefix(line, "> ")
 		if strings.HasPrefix(line, "< ") {
@@ -110,7 +111,7 @@ func (y *story) run(step string, of []string) string {
 	case "put":
 		id, fields := "*", words[2:]
 		if ago, found := strings.CutPrefix(of[2], "ago="); found {
-			id, fields = fmt.Sprintf("%d-*", y.redis.Time(ctx).Val().Add(-y.duration(ago)).UnixMilli()), words[3:]
+			id, fields = fmt.Sprintf("%d-*", y.redis.Time(ctx).Val().Add(-y.Duration(ago)).UnixMilli()), words[3:]
 		}
 		y.put(of[0], of[1], id, fields...)
 	case "many":
@@ -127,16 +128,16 @@ func (y *story) run(step string, of []string) string {
 	case "wait":
 		go func() {
 			batches, err := y.readers[of[0]].Read(ctx, 100, time.Minute)
-			y.answer <- y.said("nothing", err, batches...)
+			y.answer <- func() string { return y.said("nothing", err, batches...) }
 		}()
 		streamtest.Eventually(y.t, "a reader waits", func() (bool, string) {
 			info := y.redis.Info(ctx, "clients").Val()
 			return strings.Contains(info, "blocked_clients:1"), info
 		})
 	case "answer":
-		return <-y.answer
+		return (<-y.answer)()
 	case "claim":
-		batch, next, err := y.readers[of[0]].Claim(ctx, y.number(of[1]), y.duration(of[2]), y.cursor,
+		batch, next, err := y.readers[of[0]].Claim(ctx, y.number(of[1]), y.Duration(of[2]), y.cursor,
 			y.number(cmp.Or(of[3], "100")))
 		return y.claimed(batch, next, err)
 	case "own":
@@ -161,7 +162,7 @@ func (y *story) run(step string, of []string) string {
 		return fmt.Sprint("in ", y.redis.PTTL(ctx, y.arguments(words)[0].(string)).Val().Round(time.Minute))
 	case "lock":
 		locks := []string{y.keys.Relay(0), y.keys.Relay(1)}
-		r := lua.NewCaller(y.redis).Call(ctx, step, nil, locks, of[0], y.duration(of[1]).Milliseconds())
+		r := lua.NewCaller(y.redis).Call(ctx, step, nil, locks, of[0], y.Duration(of[1]).Milliseconds())
 		return y.said(fmt.Sprint(r.Flags(len(locks))), r.End())
 	default:
 		return y.operate(step, of)
@@ -292,16 +293,4 @@ func (y *story) named(text string) string {
 	return text
 }
 
-func (y *story) number(text string) int {
-	y.t.Helper()
-	n, err := strconv.Atoi(text)
-	testkit.Must(y.t, err)
-	return n
-}
-
-func (y *story) duration(text string) time.Duration {
-	y.t.Helper()
-	d, err := time.ParseDuration(text)
-	testkit.Must(y.t, err)
-	return d
-}
+func (y *story) number(text string) int { return int(y.Number(text)) }

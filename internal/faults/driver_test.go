@@ -13,6 +13,7 @@ import (
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/pause"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
 )
 
@@ -94,18 +95,7 @@ const keysAtATime = 40
 
 // start drives until stop, or until the test ends; stop returns when what is under way has come to its end.
 func (d *driver) start(seed uint64) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	driven := make(chan struct{})
-	go func() {
-		defer close(driven)
-		d.run(ctx, seed)
-	}()
-	stop = func() {
-		cancel()
-		<-driven
-	}
-	d.s.t.Cleanup(stop)
-	return stop
+	return testkit.Background(d.s.t, func(ctx context.Context) { d.run(ctx, seed) })
 }
 
 // newClient returns a client with connections of its own.

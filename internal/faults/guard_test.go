@@ -23,15 +23,10 @@ func startGuard(t testing.TB, s *system) *guard.Guard {
 	nc := streamtest.ConnectNATS(t, s.nats.URL())
 	g, err := guard.New(nc, guard.Config{})
 	testkit.Must(t, err)
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- g.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil && ctx.Err() == nil {
+	testkit.Background(t, func(ctx context.Context) {
+		if err := g.Run(ctx); err != nil && ctx.Err() == nil {
 			t.Error(err)
 		}
-		nc.Close()
 	})
 	return g
 }

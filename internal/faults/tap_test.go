@@ -14,6 +14,7 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // moved is a transition as the outbox and the published one both tell it.
@@ -43,16 +44,10 @@ type tap struct {
 func startTap(t testing.TB, s *system) *tap {
 	t.Helper()
 	tp := &tap{seen: map[string][]moved{}}
-	ctx, stop := context.WithCancel(context.Background())
-	var reading sync.WaitGroup
 	for p := range s.keys.Partitions {
 		c := streamtest.Connect(t, s.redis.Addr())
-		reading.Go(func() { tp.read(ctx, c, s.keys.Outbox(p)) })
+		testkit.Background(t, func(ctx context.Context) { tp.read(ctx, c, s.keys.Outbox(p)) })
 	}
-	t.Cleanup(func() {
-		stop()
-		reading.Wait()
-	})
 	return tp
 }
 

@@ -1,8 +1,6 @@
 package processes_test
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -29,21 +27,6 @@ type running struct {
 	stop     func()
 }
 
-// said returns the log lines of a level, with their text about the rules.
-func (r *running) said(t testing.TB, level string) (out []string) {
-	t.Helper()
-	for line := range strings.Lines(r.log.String()) {
-		var l struct{ Level, Own, Processes string }
-		if err := json.Unmarshal([]byte(line), &l); err != nil {
-			t.Fatal(err)
-		}
-		if l.Level == level {
-			out = append(out, l.Own+" of "+l.Processes)
-		}
-	}
-	return out
-}
-
 func (r *running) disagree(t testing.TB) float64 {
 	t.Helper()
 	families, err := r.registry.Gather()
@@ -61,10 +44,8 @@ type world struct {
 // one.
 func newWorld(t *testing.T) world {
 	t.Helper()
-	keys, err := stream.NewKeys(streamtest.Prefix(t), 4)
-	testkit.Must(t, err)
 	c := streamtest.AnyRedis(t)
-	w := world{redis: c, keys: keys, user: c}
+	w := world{redis: c, keys: streamtest.Keys(t, 4), user: c}
 	if streamtest.HasRedis(t) {
 		w.user = streamtest.Connect(t, streamtest.RedisAs(t, "work"))
 	}
@@ -79,17 +60,7 @@ func (w world) start(t testing.TB, name, rules string, grace time.Duration) *run
 		Fingerprint: func() string { r.tried.Add(1); return r.rules.Load().(string) }, Every: 50 * time.Millisecond,
 		Grace: grace,
 		Log:   slog.New(slog.NewJSONHandler(&r.log, nil))})
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		a.Run(ctx)
-	}()
-	r.stop = func() {
-		cancel()
-		<-done
-	}
-	t.Cleanup(r.stop)
+	r.stop = testkit.Background(t, a.Run)
 	return r
 }
 
@@ -156,7 +127,7 @@ func wantOnce(t *testing.T, p *running, text string) {
 		return n > first+3, fmt.Sprint(n)
 	})
 	p.stop()
-	if said := p.log.String(); strings.Count(said, text) != 1 || len(p.said(t, "WARN")) != 1 {
+	if said := p.log.String(); strings.Count(said, text) != 1 || strings.Count(said, `"level":"WARN"`) != 1 {
 		t.Errorf("the log has %s, want one warning with %q", said, text)
 	}
 }
