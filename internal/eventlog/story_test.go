@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,7 +27,7 @@ import (
 //
 //	put P KEY [ago=AGE] [FIELD VALUE...]  a producer appends an event
 //	many P N BYTES                        it appends N events of this size; their keys are numbers
-//	groups W [tight|slow]                 a worker creates the groups; its connection bears no large replies
+//	groups W [tight|slow|patient]         a worker creates the groups; its connection ends at large replies, or waits
 //	read W [N]                            it reads new events, up to N of each partition
 //	wait W, answer                        it waits for new events in a read; what the read brings
 //	claim W P IDLE [N], own W P           it claims pending events, and those of its own, where the last claim ended
@@ -78,8 +79,9 @@ type story struct {
 }
 
 func tell(t *testing.T, c *redis.Client, steps []string) (out []string) {
-	y := &story{Words: testkit.Words{Failer: t}, t: t, redis: c, keys: streamtest.Keys(t, 5), readers: map[string]*eventlog.Reader{}, ids: map[string]string{},
-		cursor: "0-0", answer: make(chan func() string, 1)}
+	y := &story{Words: testkit.Words{Failer: t}, t: t, redis: c, keys: streamtest.Keys(t, 5),
+		readers: map[string]*eventlog.Reader{}, ids: map[string]string{}, cursor: "0-0",
+		answer: make(chan func() string, 1)}
 	for _, line := range steps {
 		step, ok := strings.CutPrefix(line, "> ")
 		if strings.HasPrefix(line, "< ") {
@@ -113,12 +115,14 @@ func (y *story) run(step string, of []string) string {
 		if ago, found := strings.CutPrefix(of[2], "ago="); found {
 			id, fields = fmt.Sprintf("%d-*", y.redis.Time(ctx).Val().Add(-y.Duration(ago)).UnixMilli()), words[3:]
 		}
-		y.put(of[0], of[1], id, fields...)
+		y.put(of[0], id, fields, of[1])
 	case "many":
+		var keys []string
 		for range y.number(of[1]) {
 			y.many++
-			y.put(of[0], strconv.Itoa(y.many), "*", "pad", strings.Repeat("x", y.number(of[2])))
+			keys = append(keys, strconv.Itoa(y.many))
 		}
+		y.put(of[0], "*", []string{"pad", strings.Repeat("x", y.number(of[2]))}, keys...)
 	case "groups":
 		y.readers[of[0]] = eventlog.NewReader(y.connection(of[1]), y.keys, of[0], y.keys.All())
 		return y.said("-", y.readers[of[0]].CreateGroups(ctx))
@@ -218,19 +222,28 @@ func (y *story) operate(step string, of []string) string {
 }
 
 func (y *story) connection(limit string) *redis.Client {
-	limits := map[string]func(*redis.Options){"tight": streamtest.Tight, "slow": streamtest.Slow}
+	limits := map[string]func(*redis.Options){"tight": streamtest.Tight, "slow": streamtest.Slow,
+		"patient": func(o *redis.Options) { o.ReadTimeout = time.Minute }}
 	if change := limits[limit]; change != nil {
 		return streamtest.Connect(y.t, y.redis.Options().Addr, change)
 	}
 	return y.redis
 }
 
-func (y *story) put(p, key, id string, fields ...string) {
+// put appends an event of each key.
+func (y *story) put(p, id string, fields []string, keys ...string) {
 	y.t.Helper()
-	id, err := y.redis.XAdd(y.t.Context(), &redis.XAddArgs{Stream: y.keys.Events(y.number(p)), ID: id,
-		Values: append([]string{"key", key}, fields...)}).Result()
+	added, err := y.redis.Pipelined(y.t.Context(), func(pipe redis.Pipeliner) error {
+		for _, key := range keys {
+			pipe.XAdd(y.t.Context(), &redis.XAddArgs{Stream: y.keys.Events(y.number(p)), ID: id,
+				Values: slices.Concat([]string{"key", key}, fields)})
+		}
+		return nil
+	})
 	testkit.Must(y.t, err)
-	y.ids[key] = id
+	for i, key := range keys {
+		y.ids[key] = added[i].(*redis.StringCmd).Val()
+	}
 }
 
 // claimed returns what a claim has brought, and remembers where it ended.
@@ -287,10 +300,31 @@ func (y *story) arguments(words []string) (list []any) {
 
 // named returns a text with the keys of events in place of their IDs.
 func (y *story) named(text string) string {
-	for key, id := range y.ids {
-		text = strings.ReplaceAll(text, id, key)
-	}
-	return text
+	return regexp.MustCompile(`\d+-\d+`).ReplaceAllStringFunc(text, func(id string) string {
+		for key, one := range y.ids {
+			if one == id {
+				return key
+			}
+		}
+		return id
+	})
 }
 
 func (y *story) number(text string) int { return int(y.Number(text)) }
+
+func TestMain(m *testing.M) { streamtest.Main(m) }
+
+func TestShards(t *testing.T) {
+	k := streamtest.Keys(t, 3)
+	one := streamtest.Connect(t, "127.0.0.1:1")
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
+	t.Cleanup(func() { _ = cluster.Close() })
+	for _, c := range []struct {
+		client redis.UniversalClient
+		want   [][]int
+	}{{one, [][]int{{0, 1, 2}}}, {cluster, [][]int{{0}, {1}, {2}}}} {
+		if got := eventlog.Shards(c.client, k.All()); !slices.EqualFunc(got, c.want, slices.Equal) {
+			t.Errorf("%T: shards %v, want %v", c.client, got, c.want)
+		}
+	}
+}

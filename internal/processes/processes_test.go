@@ -1,4 +1,4 @@
-package processes_test
+package processes
 
 import (
 	"fmt"
@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/streamcounter/streamcounter/internal/processes"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -56,7 +56,7 @@ func (w world) start(t testing.TB, name, rules string, grace time.Duration) *run
 	t.Helper()
 	r := &running{registry: prometheus.NewRegistry()}
 	r.rules.Store(rules)
-	a := processes.NewAnnouncer(processes.Config{Redis: w.user, Keys: w.keys, Name: name, Registry: r.registry,
+	a := NewAnnouncer(Config{Redis: w.user, Keys: w.keys, Name: name, Registry: r.registry,
 		Fingerprint: func() string { r.tried.Add(1); return r.rules.Load().(string) }, Every: 50 * time.Millisecond,
 		Grace: grace,
 		Log:   slog.New(slog.NewJSONHandler(&r.log, nil))})
@@ -107,8 +107,8 @@ func TestSinceWhen(t *testing.T) {
 	})
 	w.start(t, "work b", "cc", time.Hour)
 	streamtest.Eventually(t, "both have announced themselves", func() (bool, string) {
-		list, now, err := processes.List(ctx, w.redis, w.keys)
-		words := processes.Words(processes.ByRules(list))
+		list, now, err := List(ctx, w.redis, w.keys)
+		words := Words(ByRules(list))
 		return err == nil && words == "aa: work a; cc: work b" && now-list[0].SinceMs >= 3600_000 &&
 			now-list[1].SinceMs < 60_000, fmt.Sprint(words, list, err)
 	})
@@ -177,5 +177,47 @@ func TestTheKeyOfAFailedAnnouncementIsNamed(t *testing.T) {
 		testkit.Must(t, w.redis.Set(t.Context(), key, "not ours", 0).Err())
 		wantOnce(t, w.start(t, "work a", "aa", time.Hour), key)
 		testkit.Must(t, w.redis.Del(t.Context(), key).Err())
+	}
+}
+
+// If processes have different rules, the metric shows it at once. The log has it once, with both sets of rules, when it
+// has lasted for the grace time: a reload reaches one process before the other. That they agree again is logged too.
+func TestDifferentRulesAreTold(t *testing.T) {
+	var log testkit.Log
+	a := NewAnnouncer(Config{Grace: time.Minute, Registry: prometheus.NewRegistry(),
+		Log: slog.New(slog.NewTextHandler(&log, nil))})
+	const differ, agree = "processes run with different rules", "all processes run with the same rules again"
+	seen := 0
+	for i, x := range []struct {
+		second      int64
+		own, others string // fingerprints
+		disagree    float64
+		says        string
+	}{
+		{0, "aa", "aa", 0, ""},
+		{1, "aa", "bb", 1, ""}, {60, "aa", "bb", 1, ""}, {61, "bb", "bb", 0, ""}, // a reload under way
+		{70, "aa", "bb", 1, ""}, {130, "aa", "bb", 1, differ}, {200, "aa", "bb", 1, ""},
+		{201, "aa", "bb bb", 2, ""}, {300, "aa", "bb bb", 2, ""}, // another process with the same rules
+		{301, "aa", "bb cc", 2, ""}, {361, "aa", "bb cc", 2, differ},
+		{362, "aa", "aa", 0, agree}, {363, "aa", "aa", 0, ""},
+		{370, "aa", "bb", 1, ""}, {430, "aa", "bb", 1, differ},
+	} {
+		all := []Process{{Name: "work a", Fingerprint: x.own}}
+		for _, fingerprint := range strings.Fields(x.others) {
+			all = append(all, Process{Name: "work b", Fingerprint: fingerprint})
+		}
+		a.compare(x.own, all, 1000*x.second)
+		said := log.String()[seen:]
+		if seen += len(said); !strings.Contains(said, x.says) || (said == "") != (x.says == "") {
+			t.Errorf("%d: the log has %q, want %q", i, said, x.says)
+		}
+		for _, part := range []string{"own=aa", "aa: work a", "bb: work b"} {
+			if x.says == differ && !strings.Contains(said, part) {
+				t.Errorf("%d: the log has %q, want %q in it", i, said, part)
+			}
+		}
+		if n := testutil.ToFloat64(a.disagree); n != x.disagree {
+			t.Errorf("%d: %g processes disagree, want %g", i, n, x.disagree)
+		}
 	}
 }
