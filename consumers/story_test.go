@@ -277,7 +277,7 @@ func (y *story) await(step string, of, words []string) {
 			return float64(y.pools[of[0]].copies)
 		})
 	case "metric":
-		y.is(step+" "+of[0], of[1], func() float64 { return y.sampleOf(of[0], of[2]) })
+		y.is(step+" "+of[0], of[1], func() float64 { return y.sample(of[0], of[2]) })
 	case "length":
 		y.is(step, of[2], func() float64 { return float64(y.redis.XLen(ctx, y.name(of[0], of[1])).Val()) })
 	case "entry":

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -181,14 +182,8 @@ func (w *world) dead(p int) []redis.XMessage {
 	return letters
 }
 
-// sample sums a metric over its labels.
-func (w *world) sample(name string) float64 {
-	w.t.Helper()
-	return w.sampleOf(name, "")
-}
-
-// sampleOf sums a metric over the samples that have a label value; "" for all.
-func (w *world) sampleOf(name, value string) float64 {
+// sample sums a metric over the samples that have a label value, or over all if none is given, or an empty one.
+func (w *world) sample(name string, value ...string) float64 {
 	w.t.Helper()
 	families, err := w.registry.Gather()
 	testkit.Must(w.t, err)
@@ -196,9 +191,9 @@ func (w *world) sampleOf(name, value string) float64 {
 	for _, f := range families {
 		if f.GetName() == "streamcounter_"+name {
 			for _, m := range f.GetMetric() {
-				has := value == ""
+				has := strings.Join(value, "") == ""
 				for _, l := range m.GetLabel() {
-					has = has || l.GetValue() == value
+					has = has || slices.Contains(value, l.GetValue())
 				}
 				if has {
 					sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
