@@ -1,4 +1,4 @@
-package consumers_test
+package consumers
 
 import (
 	"context"
@@ -13,7 +13,6 @@ import (
 
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
@@ -104,7 +103,7 @@ func (m *missing) LastDecision(_ context.Context, subject string) (*api.Transiti
 func TestChangesThatWaitInTheOutboxAreNotRestated(t *testing.T) {
 	t.Parallel()
 	w, r, found := newWorld(t), &recorder{down: true}, &missing{}
-	w.start(r, func(c *consumers.Config) {
+	w.start(r, func(c *Config) {
 		stopAtOnce(c)
 		c.Decisions, c.CompareEvery = found, 24*time.Millisecond
 	})
@@ -143,7 +142,7 @@ func TestForgedDecisionDoesNotStopTheRepairOfOthers(t *testing.T) {
 	w, r := newWorld(t), &recorder{}
 	forged := w.keyIn(0, "a") // the first to be compared
 	found := forger{&missing{}, api.ThrottleSubject(w.keys.Prefix, "api", forged)}
-	w.start(r, func(c *consumers.Config) { c.Decisions, c.CompareEvery = found, 120*time.Millisecond })
+	w.start(r, func(c *Config) { c.Decisions, c.CompareEvery = found, 120*time.Millisecond })
 	w.append(api.Event{Key: forged, Count: 10})
 	const keys = 249
 	for i := range keys { // most of them after the forged one, in its partition

@@ -1,9 +1,10 @@
-package consumers_test
+package consumers
 
 import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,7 +13,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
@@ -82,7 +82,7 @@ func TestARefusedEventIsBuriedAlone(t *testing.T) {
 		return time.Now().UnixMilli()
 	}
 	// Nothing is claimed: the worker handles all events itself.
-	w.start(&recorder{}, func(c *consumers.Config) { c.Counter, c.MinIdle = counter, time.Minute })
+	w.start(&recorder{}, func(c *Config) { c.Counter, c.MinIdle = counter, time.Minute })
 	w.eventually("the one is a dead letter, the others are counted", func() (bool, string) {
 		sum := int64(0)
 		for i := range 20 {
@@ -106,9 +106,9 @@ func TestReadsPauseUnderLoad(t *testing.T) {
 	t.Parallel()
 	w, pauses := newWorld(t), make(chan time.Duration, 10)
 	w.append(api.Event{Key: "user:0", Count: 1}, api.Event{Key: "user:1", Count: 1}, api.Event{Key: "user:2", Count: 1})
-	w.start(&recorder{}, func(c *consumers.Config) {
+	w.start(&recorder{}, func(c *Config) {
 		c.ReadPause = time.Millisecond
-		c.OnReadPause(func(d time.Duration) { pauses <- d })
+		c.readPause = func(_ context.Context, d time.Duration) bool { pauses <- d; return true }
 	})
 	w.eventually("there is a pause", func() (bool, string) { return len(pauses) > 0, "none" })
 	if d := <-pauses; d != 500*time.Microsecond {
@@ -173,4 +173,42 @@ func TestDecisionsTellOfThePenaltyAndTheValues(t *testing.T) {
 			t.Errorf("the decision has the values %s", list)
 		}
 	}
+}
+
+// Rules are changed and changed back before the walk over all keys begins. Meanwhile the keys were released, so they
+// have no level, and the worker finds them by their counters. There are more of them than one step takes. Subscribers
+// receive at once what checks answer. (The story rules_change.txt of internal/counters has each kind of change.)
+func TestReloadsReachSubscribers(t *testing.T) {
+	limited := func(limit int64) *windows.Rules {
+		rules, err := windows.NewRules([]*windows.Rule{{Name: "api", Match: "user:*",
+			Windows: []windows.Window{{Limit: limit, Per: time.Hour}}}})
+		testkit.Must(t, err)
+		return rules
+	}
+	t.Parallel()
+	w, r, gate := newWorld(t), &recorder{}, make(chan struct{})
+	open := sync.OnceFunc(func() { close(gate) })
+	w.setRules(limited(10))
+	pool, _ := w.run(r, func(c *Config) { c.onRescan = func() { <-gate } })
+	t.Cleanup(open)
+	const keys = 120 // all in one partition
+	var events []api.Event
+	for i := range keys {
+		events = append(events, api.Event{Key: fmt.Sprintf("user:%d{x}", i), Count: 10})
+	}
+	told := func(want string) {
+		t.Helper()
+		for i := range keys {
+			w.told(r, fmt.Sprintf("user:%d{x}", i), want)
+		}
+	}
+	w.append(events...)
+	told("raised 100, throttled 100")
+	w.setRules(limited(20))
+	pool.Recheck()
+	told("raised 100, throttled 100, released 100, cleared 100")
+	w.setRules(limited(10))
+	pool.Recheck()
+	open()
+	told("raised 100, throttled 100, released 100, cleared 100, raised 100, throttled 100")
 }

@@ -1,4 +1,4 @@
-package consumers_test
+package consumers
 
 import (
 	"cmp"
@@ -18,7 +18,6 @@ import (
 
 	"github.com/streamcounter/streamcounter/alerts"
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/overrides"
@@ -93,7 +92,7 @@ func tell(t *testing.T, rules string, steps []string) {
 	t.Parallel()
 	list, err := windows.Parse("rules.yml", []byte(rules))
 	testkit.Must(t, err)
-	y := &story{pools: map[string]*recorder{}, stop: map[string]func(){}}
+	y := &story{Words: testkit.Words{Failer: t}, pools: map[string]*recorder{}, stop: map[string]func(){}}
 	var url string
 	switch {
 	case strings.Contains(rules, "On a real Redis"): // the embedded one does not keep these numbers
@@ -123,6 +122,7 @@ func tell(t *testing.T, rules string, steps []string) {
 // story is one file that is being run.
 type story struct {
 	*world
+	testkit.Words
 	pools  map[string]*recorder
 	stop   map[string]func()
 	other  *overrides.All // of another process
@@ -157,9 +157,9 @@ func (y *story) run(words []string) {
 		y.ahead = &atomic.Int64{}
 		y.counter.Now = func() int64 { return time.Now().UnixMilli() + y.ahead.Load() }
 	case "advance":
-		y.ahead.Add(y.duration(of[0]).Milliseconds())
+		y.ahead.Add(y.Duration(of[0]).Milliseconds())
 	case "add":
-		event := api.Event{Key: of[0], Count: y.number(of[1]), ID: of[2]}
+		event := api.Event{Key: of[0], Count: y.Number(of[1]), ID: of[2]}
 		y.eventually("an event is appended", func() (bool, string) { // Redis may just have come back
 			out := y.log.Append(ctx, []api.Event{event})
 			return out.Err == nil, fmt.Sprint(out.Err)
@@ -199,7 +199,7 @@ func (y *story) run(words []string) {
 	case "die":
 		y.readAndDie(of[0])
 	case "trim":
-		testkit.Must(y.t, y.redis.XTrimMaxLen(ctx, y.name("events", of[0]), y.number(of[1])).Err())
+		testkit.Must(y.t, y.redis.XTrimMaxLen(ctx, y.name("events", of[0]), y.Number(of[1])).Err())
 	case "foreign":
 		testkit.Must(y.t, y.redis.Set(ctx, y.name(of[0], of[1]), "not ours", 0).Err())
 	case "delete":
@@ -232,8 +232,8 @@ func (y *story) run(words []string) {
 	case "lose":
 		y.lose(of[0], words[2:])
 	case "limit":
-		window := api.OverrideWindow{Limit: y.number(of[1]), Per: of[2]}
-		y.operate(api.Override{Key: of[0], Windows: []api.OverrideWindow{window}}, y.duration(cmp.Or(of[3], "0s")))
+		window := api.OverrideWindow{Limit: y.Number(of[1]), Per: of[2]}
+		y.operate(api.Override{Key: of[0], Windows: []api.OverrideWindow{window}}, y.Duration(cmp.Or(of[3], "0s")))
 	default:
 		y.await(step, of, words[1:])
 	}
@@ -245,7 +245,7 @@ func (y *story) await(step string, of, words []string) {
 	ctx := y.t.Context()
 	switch step {
 	case "used":
-		y.eventuallyUsed(of[0], y.number(of[1]))
+		y.eventuallyUsed(of[0], y.Number(of[1]))
 	case "told":
 		y.told(y.pools[of[0]], of[1], strings.Join(words[2:], " "))
 	case "decision":
@@ -277,7 +277,7 @@ func (y *story) await(step string, of, words []string) {
 			return float64(y.pools[of[0]].copies)
 		})
 	case "metric":
-		y.is(step+" "+of[0], of[1], func() float64 { return y.sampleOf(of[0], of[2]) })
+		y.is(step+" "+of[0], of[1], func() float64 { return y.sample(of[0], of[2]) })
 	case "length":
 		y.is(step, of[2], func() float64 { return float64(y.redis.XLen(ctx, y.name(of[0], of[1])).Val()) })
 	case "entry":
@@ -291,9 +291,9 @@ func (y *story) await(step string, of, words []string) {
 	case "pending":
 		y.is(step, of[0], func() float64 { return float64(y.pending()) })
 	case "letters":
-		y.is(step, of[1], func() float64 { return float64(len(y.dead(int(y.number(of[0]))))) })
+		y.is(step, of[1], func() float64 { return float64(len(y.dead(int(y.Number(of[0]))))) })
 	case "letter":
-		values := y.dead(int(y.number(of[0])))[y.number(of[1])].Values
+		values := y.dead(int(y.Number(of[0])))[y.Number(of[1])].Values
 		text := fmt.Sprint(values["event"], " ", values["reason"], values["body"])
 		if !strings.Contains(text, strings.Join(words[2:], " ")) || len(text) > 4600 {
 			y.t.Errorf("letter %v has %d bytes and says %s", words, len(text), text)
@@ -316,7 +316,7 @@ func (y *story) start(pool string, settings []string) {
 	y.t.Helper()
 	down, own := slices.Contains(settings, "down"), y.followed(y.counter)
 	y.pools[pool] = &recorder{down: down, fails: slices.Contains(settings, "fails")}
-	y.stop[pool] = y.world.start(y.pools[pool], func(c *consumers.Config) {
+	y.stop[pool] = y.world.start(y.pools[pool], func(c *Config) {
 		c.Log, c.Rules = slog.New(slog.NewTextHandler(&y.logged, nil)), windows.Under(own, c.Rules)
 		if down {
 			stopAtOnce(c)
@@ -335,7 +335,7 @@ func (y *story) start(pool string, settings []string) {
 			for known, to := range map[string]*time.Duration{"min-idle": &c.MinIdle, "lock": &c.LockTTL,
 				"quarantine": &c.QuarantineFor} {
 				if name == known {
-					*to = y.duration(value)
+					*to = y.Duration(value)
 				}
 			}
 		}
@@ -360,7 +360,7 @@ func (y *story) entry(stream string, words []string) {
 			words[i] = text
 		}
 		if letter, n, found := strings.Cut(word, "*"); found && len(letter) == 1 {
-			words[i] = strings.Repeat(letter, int(y.number(n)))
+			words[i] = strings.Repeat(letter, int(y.Number(n)))
 		}
 	}
 	id, err := y.redis.XAdd(y.t.Context(), &redis.XAddArgs{Stream: stream, ID: id, Values: words}).Result()
@@ -374,7 +374,7 @@ func (y *story) lose(p string, keys []string) {
 	names := []string{y.name("levels", p), y.name("due", p), y.name("overrides", p)}
 	for _, key := range keys {
 		for _, form := range lua.Forms() {
-			names = append(names, y.keys.Counter(int(y.number(p)), form, key))
+			names = append(names, y.keys.Counter(int(y.Number(p)), form, key))
 		}
 	}
 	testkit.Must(y.t, y.redis.Del(y.t.Context(), names...).Err())
@@ -390,7 +390,7 @@ func (y *story) operate(one api.Override, lasts time.Duration) {
 
 // name returns the name of one of a partition's keys.
 func (y *story) name(what, partition string) string {
-	p, k := int(y.number(partition)), y.keys
+	p, k := int(y.Number(partition)), y.keys
 	return map[string]string{"events": k.Events(p), "outbox": k.Outbox(p), "levels": k.Levels(p), "due": k.Due(p),
 		"ids": k.IDs(p), "dead": k.Dead(p), "relay": k.Relay(p), "overrides": k.Overrides(p)}[what]
 }
@@ -398,29 +398,15 @@ func (y *story) name(what, partition string) string {
 // text returns a word of a step, or the key or ID that it means.
 func (y *story) text(word string) string {
 	if n, found := strings.CutPrefix(word, "$"); found {
-		return y.put[y.number(n)-1]
+		return y.put[y.Number(n)-1]
 	}
 	if p, name, found := strings.Cut(word, "/"); found && len(p) == 1 {
 		if name == "long" { // its subject has a hash
 			name = strings.Repeat("long", 80)
 		}
-		return y.keyIn(int(y.number(p)), name)
+		return y.keyIn(int(y.Number(p)), name)
 	}
 	return word
-}
-
-func (y *story) number(text string) int64 {
-	y.t.Helper()
-	n, err := strconv.ParseInt(text, 10, 64)
-	testkit.Must(y.t, err)
-	return n
-}
-
-func (y *story) duration(text string) time.Duration {
-	y.t.Helper()
-	d, err := time.ParseDuration(text)
-	testkit.Must(y.t, err)
-	return d
 }
 
 // readAndDie appends an event that another worker reads and never folds.

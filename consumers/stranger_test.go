@@ -1,4 +1,4 @@
-package consumers_test
+package consumers
 
 import (
 	"context"

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -26,10 +25,6 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
-
-type nowhere struct{}
-
-func (nowhere) Publish(context.Context, []api.Transition, int) error { return nil }
 
 // A release comes due while all keys are examined again, after a change of the rules. It waits for one step of them,
 // whichever keys that round has reached.
@@ -83,14 +78,13 @@ func sweeping(t *testing.T, list ...*windows.Rule) (*Pool, *windows.Rules, *atom
 // poolOn returns a pool that does not run. Without rules, it has one that nothing depends on.
 func poolOn(t *testing.T, c *redis.Client, partitions int, change func(*Config), list ...*windows.Rule) *Pool {
 	t.Helper()
-	keys, err := stream.NewKeys(streamtest.Prefix(t), partitions)
-	testkit.Must(t, err)
+	keys := streamtest.Keys(t, partitions)
 	if len(list) == 0 {
 		list = []*windows.Rule{{Name: "api", Match: "*", Windows: []windows.Window{{Limit: 1, Per: time.Minute}}}}
 	}
 	rules, err := windows.NewRules(list)
 	testkit.Must(t, err)
-	config := Config{Redis: c, Blocking: c, Keys: keys, Counter: counters.New(c, keys), Publisher: nowhere{},
+	config := Config{Redis: c, Blocking: c, Keys: keys, Counter: counters.New(c, keys), Publisher: &recorder{},
 		Rules: windows.Fixed(rules).Rules, Metrics: NewMetrics(prometheus.NewRegistry()),
 		Log: slog.New(slog.DiscardHandler)}
 	if change != nil {
@@ -180,11 +174,7 @@ func TestALevelOfAnOldEvent(t *testing.T) {
 		signal(looked)
 		return now.Load()
 	}
-	running, stop := context.WithCancel(ctx)
-	var done sync.WaitGroup
-	done.Go(func() { s.run(running) })
-	defer done.Wait()
-	defer stop()
+	testkit.Background(t, s.run)
 	<-looked
 
 	p := s.Keys.Partition("k")

@@ -1,10 +1,11 @@
-package consumers_test
+package consumers
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,7 +16,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
-	"github.com/streamcounter/streamcounter/consumers"
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
@@ -35,7 +35,7 @@ type world struct {
 	counter  *counters.Redis
 	log      *stream.Log
 	registry *prometheus.Registry
-	metrics  *consumers.Metrics
+	metrics  *Metrics
 	changed  atomic.Pointer[windows.Rules] // nil until setRules
 }
 
@@ -65,18 +65,14 @@ func newWorldOf(t testing.TB, url string, partitions int, rules ...*windows.Rule
 	}
 	w.work = streamtest.Connect(t, w.url)
 	var err error
-	if w.rules, err = windows.NewRules(rules); err != nil {
-		t.Fatal(err)
-	}
-	if w.keys, err = stream.NewKeys(streamtest.Prefix(t), partitions); err != nil {
-		t.Fatal(err)
-	}
+	w.rules, err = windows.NewRules(rules)
+	testkit.Must(t, err)
+	w.keys = streamtest.Keys(t, partitions)
 	w.counter = counters.New(w.work, w.keys)
 	w.counter.ReportCorrupt(w.registry, slog.New(slog.DiscardHandler))
-	if w.log, err = stream.NewLog(w.redis, w.keys, time.Hour); err != nil {
-		t.Fatal(err)
-	}
-	w.metrics = consumers.NewMetrics(w.registry)
+	w.log, err = stream.NewLog(w.redis, w.keys, time.Hour)
+	testkit.Must(t, err)
+	w.metrics = NewMetrics(w.registry)
 	return w
 }
 
@@ -94,7 +90,7 @@ func (w *world) present() *windows.Rules {
 }
 
 // start runs a pool and returns a function that stops it cleanly; it can be called twice.
-func (w *world) start(p consumers.Publisher, change func(*consumers.Config)) (stop func()) {
+func (w *world) start(p Publisher, change func(*Config)) (stop func()) {
 	w.t.Helper()
 	_, stop = w.run(p, change)
 	return stop
@@ -102,37 +98,24 @@ func (w *world) start(p consumers.Publisher, change func(*consumers.Config)) (st
 
 // stopAtOnce is for pools whose publisher fails: a stop would wait for it. A fifth of this time is for the answer about
 // the locks. Without it, the next pool never gets them: on the embedded server keys end only by the test's clock.
-func stopAtOnce(c *consumers.Config) { c.DrainTimeout = time.Second }
+func stopAtOnce(c *Config) { c.DrainTimeout = time.Second }
 
-func (w *world) run(p consumers.Publisher, change func(*consumers.Config)) (*consumers.Pool, func()) {
+func (w *world) run(p Publisher, change func(*Config)) (*Pool, func()) {
 	w.t.Helper()
-	c := consumers.Config{
+	c := Config{
 		Redis: w.work, Blocking: streamtest.Connect(w.t, w.url), Keys: w.keys, Counter: w.counter, Rules: w.present,
 		Publisher: p, Metrics: w.metrics, Block: 50 * time.Millisecond, MinIdle: 200 * time.Millisecond,
 		LockTTL:    300 * time.Millisecond,
 		SweepEvery: 5 * time.Millisecond, GaugesEvery: 20 * time.Millisecond, QuarantineFor: 50 * time.Millisecond,
 		Log: slog.New(slog.DiscardHandler),
 	}
-	if strings.HasSuffix(w.t.Name(), separately) {
-		c.FoldSeparately()
-	}
+	c.separately = strings.HasSuffix(w.t.Name(), separately)
 	if change != nil {
 		change(&c)
 	}
-	pool, err := consumers.NewPool(c)
+	pool, err := NewPool(c)
 	testkit.Must(w.t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		pool.Run(ctx)
-	}()
-	stop := func() {
-		cancel()
-		<-done
-	}
-	w.t.Cleanup(stop)
-	return pool, stop
+	return pool, testkit.Background(w.t, pool.Run)
 }
 
 func (w *world) append(events ...api.Event) {
@@ -199,14 +182,8 @@ func (w *world) dead(p int) []redis.XMessage {
 	return letters
 }
 
-// sample sums a metric over its labels.
-func (w *world) sample(name string) float64 {
-	w.t.Helper()
-	return w.sampleOf(name, "")
-}
-
-// sampleOf sums a metric over the samples that have a label value; "" for all.
-func (w *world) sampleOf(name, value string) float64 {
+// sample sums a metric over the samples that have a label value, or over all if none is given, or an empty one.
+func (w *world) sample(name string, value ...string) float64 {
 	w.t.Helper()
 	families, err := w.registry.Gather()
 	testkit.Must(w.t, err)
@@ -214,9 +191,9 @@ func (w *world) sampleOf(name, value string) float64 {
 	for _, f := range families {
 		if f.GetName() == "streamcounter_"+name {
 			for _, m := range f.GetMetric() {
-				has := value == ""
+				has := strings.Join(value, "") == ""
 				for _, l := range m.GetLabel() {
-					has = has || l.GetValue() == value
+					has = has || slices.Contains(value, l.GetValue())
 				}
 				if has {
 					sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
@@ -244,7 +221,7 @@ func (w *world) pending() (n int64) {
 // recorder is a publisher that records what it receives, or what next has taken if there is one. While `down` it
 // fails.
 type recorder struct {
-	next consumers.Publisher
+	next Publisher
 	mu   sync.Mutex
 	ids  map[string]bool
 	seen []string

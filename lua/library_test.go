@@ -284,24 +284,6 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// The library uses one list for all replies to checks. A short reply has nothing of a longer reply before it.
-func TestAShortReplyAfterALongOne(t *testing.T) {
-	c := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
-	plan, keys := planOf(100, 100, 100), append(partition[:3:3], "sc:{0}:log:a", "sc:{0}:log:b")
-	for want, checks := range [][]any{{1, 2}, {1}} {
-		r := lua.NewCaller(c).Call(t.Context(), "check", []*lua.Plan{plan}, keys[:3+len(checks)],
-			append([]any{"", onePlan, plan.Text()}, checks...)...)
-		_, _, state := r.Integer(), r.Integer(), r.AnswerWithShadows(plan)
-		if len(checks) == 2 {
-			r.Integer()
-			r.AnswerWithShadows(plan)
-		}
-		if err := r.End(); err != nil || state.Windows[0].Used != int64(want)+1 {
-			t.Errorf("%+v, %v", state, err)
-		}
-	}
-}
-
 // A failed call leaves nothing behind that changes the next call: after each kind of failure, a check and the state of
 // its key are as on a server that has had no failure.
 func TestAFailedCallLeavesNothingBehind(t *testing.T) {

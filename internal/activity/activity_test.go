@@ -1,15 +1,16 @@
 package activity
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -26,9 +27,7 @@ type system struct {
 }
 
 func newSystem(t *testing.T, c redis.UniversalClient) *system {
-	keys, err := stream.NewKeys(streamtest.Prefix(t), 4)
-	testkit.Must(t, err)
-	return &system{redis: c, keys: keys, now: time.UnixMilli(1_700_000_000_000).Truncate(time.Minute)}
+	return &system{redis: c, keys: streamtest.Keys(t, 4), now: time.UnixMilli(1_700_000_000_000).Truncate(time.Minute)}
 }
 
 func (s *system) process(t *testing.T, name string) *Recorder {
@@ -115,15 +114,12 @@ func TestTopOfSeveralProcesses(t *testing.T) {
 func TestRunRemovesWhatItPublished(t *testing.T) {
 	s := newSystem(t, streamtest.Connect(t, streamtest.EmbeddedRedis(t).Addr()))
 	r := s.process(t, "serve a")
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); r.Run(ctx) }()
+	stop := testkit.Background(t, r.Run)
 	published := func() (bool, string) {
 		return s.redis.Exists(t.Context(), s.keys.Activity("serve a")).Val() == 1, "there is nothing"
 	}
 	streamtest.Eventually(t, "the process publishes", published)
-	cancel()
-	<-done
+	stop()
 	if ok, _ := published(); ok {
 		t.Error("it is still there")
 	}
@@ -201,5 +197,89 @@ func TestTopAddsWhatListsMissed(t *testing.T) {
 	a := Activity{Processes: []Process{newProcess("a", report{Rules: map[string]*ruleReport{"api": api}})}}
 	if got := a.Top("api", 5); got.Keys[0].AtMost != 5+3+1 || got.UnlistedAtMost != 11 || got.Units != 24 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// The units of a key are between the returned number and the returned maximum, whatever comes in whatever order. No
+// more keys are kept than the bound.
+func TestSketchKeepsItsBounds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s, exact := newSketch(), map[string]int64{}
+		keys := rapid.IntRange(1, 8*sketchKeys).Draw(t, "keys")
+		step := rapid.IntRange(1, 97).Draw(t, "step")
+		units := rapid.SliceOfN(rapid.Int64Range(1, 1000), 1, 20).Draw(t, "units")
+		for i := range 6 * sketchKeys {
+			key := strconv.Itoa(i * i / step % keys)
+			n := units[i%len(units)]
+			s.add(key, n)
+			exact[key] += n
+			if len(s.counters) > 2*sketchKeys {
+				t.Fatalf("%d keys are kept", len(s.counters))
+			}
+		}
+		list := rapid.IntRange(1, 60).Draw(t, "list")
+		top, beyond, unlisted := s.list(list)
+		if s.missed > s.total/sketchKeys {
+			t.Fatalf("%d units are missed of %d", s.missed, s.total)
+		}
+		luck := int64(0) // three times what is said: no run of any test goes beyond that
+		if s.skip > 1 {
+			luck = 2 * skipsBound * s.skip
+		}
+		listed := map[string]bool{}
+		for _, one := range top {
+			listed[one.Key] = true
+			if n := exact[one.Key]; n < one.Units || n > one.Units+beyond+luck {
+				t.Fatalf("%s had %d, said are %d to %d", one.Key, n, one.Units, one.Units+beyond)
+			}
+		}
+		for key, n := range exact {
+			if !listed[key] && n > unlisted+luck {
+				t.Fatalf("%s had %d and is not listed, said is at most %d", key, n, unlisted)
+			}
+		}
+	})
+}
+
+// With very many keys, the rare ones are counted by chance. The bounds of each key hold anyway, here for a fixed
+// random sequence. Without the room for chance they would not hold.
+func TestSketchOfManyKeys(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	s, exact := newSketch(), map[string]int64{}
+	s.random = random.Int64N
+	zipf := rand.NewZipf(random, 1.05, 20, 200_000)
+	for range 1_000_000 {
+		key := strconv.FormatUint(zipf.Uint64(), 10)
+		s.add(key, 1)
+		exact[key]++
+	}
+	top, beyond, unlisted := s.list(50)
+	if s.skip < 2 || s.total != 1_000_000 || beyond > s.total/100 {
+		t.Fatalf("skip %d, total %d, beyond %d", s.skip, s.total, beyond)
+	}
+	needed := false
+	listed := map[string]bool{}
+	for i, one := range top {
+		n := exact[one.Key]
+		if listed[one.Key] = true; n < one.Units || n > one.Units+beyond {
+			t.Errorf("%s had %d, said are %d to %d", one.Key, n, one.Units, one.Units+beyond)
+		}
+		if i < 10 && n < exact["30"] {
+			t.Errorf("%s is among the first ten", one.Key)
+		}
+	}
+	for key, n := range exact {
+		if c := s.counters[key]; c != nil && n > *c+s.missed {
+			needed = true
+		}
+		if !listed[key] && n > unlisted {
+			t.Errorf("%s had %d and is not listed, said is at most %d", key, n, unlisted)
+		}
+		if c := s.counters[key]; c != nil && n > *c+beyond {
+			t.Errorf("%s had %d, counted are %d and at most %d more", key, n, *c, beyond)
+		}
+	}
+	if !needed {
+		t.Error("no key missed more than shrinking took: the test shows nothing")
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/stream"
 	"github.com/streamcounter/streamcounter/windows"
 )
 
@@ -97,9 +96,7 @@ func TestValuesEqualThoseInRedis(t *testing.T) {
 
 func throttledInRedis(t *testing.T, c *redis.Client, rules *windows.Rules, trace Trace) map[string]*KeyRollout {
 	t.Helper()
-	keys, err := stream.NewKeys(streamtest.Prefix(t), 4)
-	testkit.Must(t, err)
-	now, counter := int64(0), counters.New(c, keys)
+	now, counter := int64(0), counters.New(c, streamtest.Keys(t, 4))
 	counter.Now = func() int64 { return now }
 	testkit.Must(t, counter.RecordRules(t.Context(), rules))
 	plan, out := rules.PlanOf(rules.List()[0]), map[string]*KeyRollout{}

@@ -122,9 +122,7 @@ func securedStore(t testing.TB, rules *windows.Rules) *store {
 // newStore takes the clients of the test, of serve and of workers.
 func newStore(t testing.TB, client, serve, work redis.UniversalClient, rules *windows.Rules) *store {
 	t.Helper()
-	keys, err := stream.NewKeys(streamtest.Prefix(t), 4)
-	testkit.Must(t, err)
-	c := &clock{start}
+	keys, c := streamtest.Keys(t, 4), &clock{start}
 	s := &store{t: t, clock: c, redis: client, reader: work, keys: keys, serve: counters.New(serve, keys),
 		store: counters.New(work, keys), rules: rules,
 		ids: map[string]bool{}, versions: map[string]int64{}}

@@ -2,12 +2,10 @@ package counters_test
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/streamcounter/streamcounter/internal/counters"
-	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/lua"
 	"github.com/streamcounter/streamcounter/windows"
 )
@@ -55,8 +53,8 @@ func (y *story) published() (lines []string) {
 	for _, values := range y.drain(y.t) {
 		v := func(name string) string { return values[name].(string) }
 		line := fmt.Sprintf("%s %s%% %s by %s: %s of %s per %s, since %s, until %s", v("state"), v("level"), v("key"),
-			v("rule"), v("used"), v("limit"), ms(y.number(v("window"))), y.relative(v("since")), y.relative(v("until")))
-		if at := y.number(v("at")); at != y.clock.ms {
+			v("rule"), v("used"), v("limit"), ms(y.Number(v("window"))), y.relative(v("since")), y.relative(v("until")))
+		if at := y.Number(v("at")); at != y.clock.ms {
 			line += ", at " + y.relative(v("at"))
 		}
 		for _, flag := range v("flags") {
@@ -83,19 +81,7 @@ func (y *story) corrupted() (lines []string) {
 	return lines
 }
 
-func (y *story) relative(at string) string { return ms(y.number(at) - start).String() }
-
-func (y *story) number(s string) int64 {
-	n, err := strconv.ParseInt(s, 10, 64)
-	testkit.Must(y.t, err)
-	return n
-}
-
-func (y *story) duration(s string) time.Duration {
-	d, err := time.ParseDuration(s)
-	testkit.Must(y.t, err)
-	return d
-}
+func (y *story) relative(at string) string { return ms(y.Number(at) - start).String() }
 
 func perOf(w windows.Window) string {
 	if w.Calendar.Unit != "" {

@@ -119,6 +119,7 @@ func withTimesOf(lines, others []string) []string {
 // story is one file that is being run.
 type story struct {
 	*store
+	testkit.Words
 	algorithm string
 	crashed   map[string][]eventlog.Batch // worker → the events that it has read and not folded
 	reserved  map[string]string           // word → the id of the reservation
@@ -129,8 +130,8 @@ type story struct {
 // tell runs a story under an algorithm, and returns its steps with their results.
 func tell(t *testing.T, s *store, algorithm, rules string, steps []string) []string {
 	t.Helper()
-	y := &story{store: s, algorithm: algorithm, crashed: map[string][]eventlog.Batch{}, reserved: map[string]string{},
-		leased: map[string]int64{}}
+	y := &story{store: s, Words: testkit.Words{Failer: t}, algorithm: algorithm,
+		crashed: map[string][]eventlog.Batch{}, reserved: map[string]string{}, leased: map[string]int64{}}
 	y.rules = parsed(t, y.under(rules))
 	testkit.Must(t, y.learn())
 	y.found = s.corrupt()
@@ -175,9 +176,9 @@ func (y *story) run(words []string, input string) []string {
 	case "add":
 		at := y.clock.ms
 		if of[2] != "" {
-			at = start + y.duration(of[2][1:]).Milliseconds()
+			at = start + y.Duration(of[2][1:]).Milliseconds()
 		}
-		y.add(counters.Event{Key: of[0], Count: y.number(of[1]), Ms: at, Fields: values})
+		y.add(counters.Event{Key: of[0], Count: y.Number(of[1]), Ms: at, Fields: values})
 	case "work":
 		return y.fold(y.read(of[0]))
 	case "crash":
@@ -204,7 +205,7 @@ func (y *story) run(words []string, input string) []string {
 		}
 		return y.checks(requests...)
 	case "bring":
-		return y.checks(y.brought(of[0], of[1], y.number(gocmp.Or(of[2], "1"))))
+		return y.checks(y.brought(of[0], of[1], y.Number(gocmp.Or(of[2], "1"))))
 	case "peek":
 		return []string{standing(y.rules.Match(of[0]), y.peek(of[0]))}
 	case "refund":
@@ -212,7 +213,7 @@ func (y *story) run(words []string, input string) []string {
 		if of[2] != "" {
 			plan = y.brought(of[0], of[2], 1).Plan
 		}
-		given, _, err := y.store.store.Refund(y.t.Context(), plan, of[0], y.number(of[1]))
+		given, _, err := y.store.store.Refund(y.t.Context(), plan, of[0], y.Number(of[1]))
 		testkit.Must(y.t, err)
 		return []string{fmt.Sprintf("%d given back", given)}
 	case "reset":
@@ -221,7 +222,7 @@ func (y *story) run(words []string, input string) []string {
 		if _, cluster := y.redis.(*redis.ClusterClient); cluster && len(words) > 5 {
 			y.t.Skip("on a Cluster, a reservation has no keys of several slots")
 		}
-		id, v := y.reserve(of[0], y.number(of[1]), y.duration(of[2]), words[4:]...)
+		id, v := y.reserve(of[0], y.Number(of[1]), y.Duration(of[2]), words[4:]...)
 		y.reserved[of[0]] = id
 		lines := []string{map[bool]string{true: "reserved", false: "not reserved"}[v.Allowed]}
 		for i, key := range words[4:] {
@@ -229,22 +230,22 @@ func (y *story) run(words []string, input string) []string {
 		}
 		return lines
 	case "commit":
-		return y.settled(reservations.Commit, of[0], y.number(of[1]), 0)
+		return y.settled(reservations.Commit, of[0], y.Number(of[1]), 0)
 	case "cancel":
 		return y.settled(reservations.Cancel, of[0], 0, 0)
 	case "renew":
-		return y.settled(reservations.Renew, of[0], 0, y.duration(of[1]))
+		return y.settled(reservations.Renew, of[0], 0, y.Duration(of[1]))
 	case "lease":
-		got := y.leases(of[0], y.duration(of[2]), api.LeaseRequest{Had: y.leased[of[0]], Want: y.number(of[1]),
-			Used: y.number(gocmp.Or(of[3], "0")), Keep: y.number(gocmp.Or(of[4], "0"))})
+		got := y.leases(of[0], y.Duration(of[2]), api.LeaseRequest{Had: y.leased[of[0]], Want: y.Number(of[1]),
+			Used: y.Number(gocmp.Or(of[3], "0")), Keep: y.Number(gocmp.Or(of[4], "0"))})
 		y.leased[of[0]] = got
 		return []string{fmt.Sprintf("%d units", got)}
 	case "override":
 		y.override(of[0], of[1])
 	case "advance":
-		y.after(y.duration(of[0]))
+		y.after(y.Duration(of[0]))
 	case "step":
-		y.clock.ms += y.duration(of[0]).Milliseconds()
+		y.clock.ms += y.Duration(of[0]).Milliseconds()
 	case "recheck":
 		for p := range y.keys.Partitions {
 			y.sweepLevels(p)
@@ -274,12 +275,12 @@ func (y *story) run(words []string, input string) []string {
 		}
 		var lines []string
 		for _, e := range list {
-			at := y.number(strings.TrimSuffix(e.ID, "-0")) - start
+			at := y.Number(strings.TrimSuffix(e.ID, "-0")) - start
 			lines = append(lines, fmt.Sprintf("%v: %s, %s", ms(at), e.Values["count"], e.Values["total"]))
 		}
 		return lines
 	case "retention":
-		y.store.store.Retention = y.duration(of[0])
+		y.store.store.Retention = y.Duration(of[0])
 	case "ids":
 		name := y.keys.IDs(y.keys.Partition(of[0]))
 		n, ttl := y.redis.ZCard(y.t.Context(), name).Val(), y.redis.PTTL(y.t.Context(), name).Val()
@@ -304,13 +305,13 @@ func (y *story) request(words []string, values map[string]any) counters.Request 
 	plan := y.rules.Match(words[0])
 	list, err := plan.Values(func(name string) string { return fmt.Sprint(values[name]) })
 	testkit.Must(y.t, err)
-	return counters.Request{Plan: plan, Key: words[0], Cost: y.number(append(words, "1")[1]), Values: list}
+	return counters.Request{Plan: plan, Key: words[0], Cost: y.Number(append(words, "1")[1]), Values: list}
 }
 
 // brought returns a check under a limit that the caller sends.
 func (y *story) brought(key, limit string, cost int64) counters.Request {
 	rule := &windows.Rule{Name: "override", Match: "*", Algorithm: windows.DefaultAlgorithm, Unlevelled: true,
-		Windows: []windows.Window{{Limit: y.number(limit), Per: 10 * time.Second}}}
+		Windows: []windows.Window{{Limit: y.Number(limit), Per: 10 * time.Second}}}
 	return counters.Request{Plan: windows.PlanOf(rule), Key: key, Cost: cost}
 }
 
@@ -345,7 +346,7 @@ func (y *story) override(key, what string) {
 		one = api.Override{Key: key, Exempt: true}
 	}
 	if limit, per, found := strings.Cut(what, "/"); found {
-		one = api.Override{Key: key, Windows: []api.OverrideWindow{{Limit: y.number(limit), Per: per}}, Only: true}
+		one = api.Override{Key: key, Windows: []api.OverrideWindow{{Limit: y.Number(limit), Per: per}}, Only: true}
 	}
 	var err error
 	if what == "none" {

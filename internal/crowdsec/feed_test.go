@@ -18,6 +18,7 @@ import (
 // world is a feed whose source and clock a test sets.
 type world struct {
 	*Feed
+	testkit.Words
 	t     *testing.T
 	nowMs int64
 	list  []api.Throttled
@@ -27,7 +28,7 @@ type world struct {
 
 func newWorld(t *testing.T, rules ...string) *world {
 	t.Helper()
-	w := &world{t: t, nowMs: 1_700_000_000_000}
+	w := &world{Words: testkit.Words{Failer: t}, t: t, nowMs: 1_700_000_000_000}
 	w.Feed = NewFeed(Config{Rules: rules, Now: func() int64 { return w.nowMs },
 		Throttled: func(context.Context) iter.Seq2[api.Throttled, error] {
 			w.scans++
@@ -138,11 +139,11 @@ func (w *world) step(word, rest string) (said string, answers bool) {
 	case "ends":
 		for i := range w.list {
 			if w.list[i].Key == "ip:"+who {
-				w.list[i].UntilMs += w.duration(query).Milliseconds()
+				w.list[i].UntilMs += w.Duration(query).Milliseconds()
 			}
 		}
 	case "advance":
-		w.nowMs += w.duration(rest).Milliseconds()
+		w.nowMs += w.Duration(rest).Milliseconds()
 	case "redis":
 		if w.err = nil; rest == "away" {
 			w.err = errors.New("away")
@@ -188,12 +189,6 @@ func words(list []Decision) (text string) {
 		text += d.Value + " " + d.Duration + " " + d.Scenario + ", "
 	}
 	return text
-}
-
-func (w *world) duration(text string) time.Duration {
-	d, err := time.ParseDuration(text)
-	testkit.Must(w.t, err)
-	return d
 }
 
 // A pull without changes sorts and copies nothing, however many decisions are in effect.

@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/internal/counters"
+	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -26,9 +29,7 @@ func TestCluster(t *testing.T) {
 // onCluster starts a server and a worker under a prefix of their own, and the load on them.
 func onCluster(t *testing.T, c *streamtest.RedisCluster, seed uint64) (d *driver, stop func()) {
 	t.Helper()
-	keys, err := stream.NewKeys(streamtest.Prefix(t), 16)
-	testkit.Must(t, err)
-	s := &system{t: t, nats: streamtest.OwnNATS(t), keys: keys}
+	s := &system{t: t, nats: streamtest.OwnNATS(t), keys: streamtest.Keys(t, 16)}
 	s.producer = func() redis.UniversalClient {
 		client := stream.NewCluster(&redis.ClusterOptions{Addrs: c.Addrs()[:3], ContextTimeoutEnabled: true,
 			DialerRetries: 1})
@@ -54,7 +55,7 @@ func slotsMove(t *testing.T, c *streamtest.RedisCluster) {
 			}
 			if p == 0 && steps == 2 { // the keys of the slot are on two nodes
 				streamtest.Eventually(t, "a worker meets the moving slot for longer than its client waits",
-					func() (bool, string) { return d.s.work[0].said("TRYAGAIN"), "it does not" })
+					func() (bool, string) { return strings.Contains(d.s.work[0].Log(), "TRYAGAIN"), "it does not" })
 			}
 		})
 	}
@@ -202,4 +203,89 @@ func (d *driver) more(what string, n int64) {
 		now := d.events.Load() - from
 		return now >= n, fmt.Sprint(now)
 	})
+}
+
+// TestSentinelFailover kills a master under load while its replica is away, and
+// lets a Sentinel put the replica in its place. What is left must be consistent:
+// nothing is counted twice, nothing that was refused is counted, every total adds
+// up. What asynchronous replication lost is measured; with min-replicas-to-write
+// the master stops taking writes once its replica is silent, which bounds it.
+func TestSentinelFailover(t *testing.T) {
+	t.Parallel()
+	for name, bounds := range map[string][]string{
+		"without bound":         nil,
+		"min-replicas-to-write": {"--min-replicas-to-write", "1", "--min-replicas-max-lag", "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lost := failover(t, bounds)
+			t.Logf("%d acknowledged events lost, whose replica had been away for 4s when the master died", lost)
+			if bounds == nil && lost == 0 {
+				t.Error("nothing was lost without a bound: the bound proves nothing")
+			}
+		})
+	}
+}
+
+func failover(t *testing.T, bounds []string) (lost int) {
+	master := streamtest.OwnRedis(t, bounds...)
+	host, port, err := net.SplitHostPort(master.Addr())
+	testkit.Must(t, err)
+	// Without the bound: it has no replica of its own to wait for, once it is the master.
+	replica := streamtest.OwnRedis(t, "--replicaof", host, port, "--repl-diskless-sync-delay", "0", "--appendonly",
+		"yes", "--appendfsync", "always")
+	s := &system{t: t, nats: streamtest.OwnNATS(t), keys: newKeys(t)}
+	direct := streamtest.Connect(t, replica.Addr())
+	streamtest.Eventually(t, "the replica follows", func() (bool, string) {
+		info := direct.InfoMap(context.Background(), "replication").Val()["Replication"]
+		return info["master_link_status"] == "up", fmt.Sprint(info)
+	})
+	sentinel := startSentinel(t, host, port)
+	open := func() redis.UniversalClient {
+		c := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "counters", SentinelAddrs: []string{sentinel},
+			MaxRetries: -1, ContextTimeoutEnabled: true, DialTimeout: time.Second, ReadTimeout: 2 * time.Second,
+			DialerRetries: 1})
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	s.producer = open
+	s.admin = open()
+	url := "redis+sentinel://" + sentinel + "/counters"
+	s.start(rulesIn(0), url, url, url)
+
+	d := &driver{s: s, record: newRecord()}
+	stop := d.start(1)
+	d.more("a load", 500)
+	replica.Kill() // frozen, it would find what it missed in its socket
+	pause.For(t.Context(), 4*time.Second)
+	master.Kill()
+	replica.Start()
+	d.more("events are taken by the new master", 500)
+	stop()
+	s.drained()
+
+	v := &verdict{t: t, rec: d.record, tap: &tap{}, logs: s.logs()}
+	v.verifyStored(s)
+	lost = v.lost()
+	v.end()
+	t.Logf("%d events acknowledged, %d of them lost; %d unknown", numbers(d.record.acked), lost,
+		numbers(d.record.unknown))
+	return lost
+}
+
+// startSentinel starts one that decides alone whether the master is down, and
+// returns when it knows the replica.
+func startSentinel(t *testing.T, host, port string) (addr string) {
+	t.Helper()
+	addr = streamtest.Sentinel(t, "port", fmt.Sprintf(
+		"sentinel monitor counters %s %s 1\nsentinel down-after-milliseconds counters 1000\nsentinel "+
+			"failover-timeout counters 5000\n",
+		host, port))
+	c := redis.NewSentinelClient(&redis.Options{Addr: addr})
+	defer c.Close()
+	streamtest.Eventually(t, "the Sentinel knows the replica", func() (bool, string) {
+		list, err := c.Replicas(context.Background(), "counters").Result()
+		return err == nil && len(list) == 1, fmt.Sprint(list, err)
+	})
+	return addr
 }

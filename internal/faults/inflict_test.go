@@ -3,7 +3,6 @@ package faults
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"time"
@@ -29,15 +28,15 @@ type fault struct {
 var faults = []fault{
 	{"worker killed", func(_ context.Context, s *system, r *rand.Rand, _ *record) error {
 		p := s.work[r.IntN(len(s.work))]
-		p.kill()
-		p.start()
+		p.Kill()
+		p.Start()
 		return nil
 	}},
 	{"worker frozen beyond min-idle", frozen(1500*time.Millisecond, 2500)},
 	{"relay frozen beyond its lock", frozen(relayLock, 1000)},
 	{"server killed", func(_ context.Context, s *system, _ *rand.Rand, _ *record) error {
-		s.serve.kill()
-		s.serve.start()
+		s.serve.Kill()
+		s.serve.Start()
 		return nil
 	}},
 	{"replies lost", func(_ context.Context, s *system, r *rand.Rand, _ *record) error {
@@ -73,12 +72,12 @@ var faults = []fault{
 	{"event stream deleted", func(ctx context.Context, s *system, r *rand.Rand, rec *record) error {
 		// Nobody makes the group again until there are events in the new stream.
 		for _, p := range s.work {
-			p.freeze()
+			p.Pause()
 		}
 		defer func() {
 			pause.For(ctx, 300*time.Millisecond)
 			for _, p := range s.work {
-				p.thaw()
+				p.Resume()
 			}
 		}()
 		// Events that nobody has counted yet are lost, and this step reports them.
@@ -174,9 +173,9 @@ var faults = []fault{
 func frozen(least time.Duration, more int) func(context.Context, *system, *rand.Rand, *record) error {
 	return func(ctx context.Context, s *system, r *rand.Rand, _ *record) error {
 		p := s.work[r.IntN(len(s.work))]
-		p.freeze()
+		p.Pause()
 		pause.For(ctx, least+time.Duration(r.IntN(more))*time.Millisecond)
-		p.thaw()
+		p.Resume()
 		return nil
 	}
 }
@@ -232,11 +231,11 @@ func (s *system) rest() {
 	for _, p := range s.proxies() {
 		p.Heal()
 	}
-	for _, p := range s.parts() {
-		p.thaw()
-		if !p.running() {
-			s.t.Errorf("%s has ended by itself: %s", p.args[0], fmt.Sprint(p.cmd.ProcessState))
-			p.start()
+	for i, p := range s.parts() {
+		p.Resume()
+		if !p.Running() {
+			s.t.Errorf("process %d, the first is serve, has ended by itself", i)
+			p.Start()
 		}
 	}
 }

@@ -81,25 +81,22 @@ func TestSoak(t *testing.T) {
 	s := &soak{system: &system{t: t, nats: streamtest.OwnNATS(t), keys: newKeys(t)}}
 	s.admin = streamtest.Connect(t, own.Addr())
 	s.start(soakRules, own.URL(), own.URL(), own.URL())
-	ctx, cancel := context.WithCancel(t.Context())
-	var watching sync.WaitGroup
-	watching.Go(func() { s.watch(ctx) })
+	stop := testkit.Background(t, s.watch)
 	s.drive(keys)
 	s.drained()
-	cancel()
-	watching.Wait()
+	stop()
 
 	alerts, err := s.jetStream().Stream(t.Context(), "SC_ALERTS")
 	testkit.Must(t, err)
 	if alerts.CachedInfo().State.LastSeq == 0 {
 		t.Error("no transitions: the soak proves less than it says")
 	}
-	for i, p := range s.parts() {
+	for i := range s.parts() { // the first is serve
 		first, last, most := s.thirds(i, int64(2*keys))
-		t.Logf("%d %s: MiB resident: %d in the first third, %d in the last, %d at most", i, p.args[0], first>>20,
-			last>>20, most>>20)
+		t.Logf("process %d: MiB resident: %d in the first third, %d in the last, %d at most", i, first>>20, last>>20,
+			most>>20)
 		if last-first > soakGrowth || most > soakLimit+soakMargin {
-			t.Errorf("%s grew by %d MiB to %d MiB; %d and %d are allowed", p.args[0], (last-first)>>20, most>>20,
+			t.Errorf("process %d grew by %d MiB to %d MiB; %d and %d are allowed", i, (last-first)>>20, most>>20,
 				soakGrowth>>20, (soakLimit+soakMargin)>>20)
 		}
 	}
@@ -111,7 +108,7 @@ func (s *soak) watch(ctx context.Context) {
 	for pause.For(ctx, time.Second) {
 		now := sample{keys: s.done.Load()}
 		for _, p := range s.parts() {
-			n, err := resident(p)
+			n, err := resident(p.Pid())
 			testkit.Must(s.t, err)
 			now.resident = append(now.resident, n)
 		}
@@ -129,10 +126,7 @@ func (s *soak) watch(ctx context.Context) {
 }
 
 // resident reads how much memory a process has (VmRSS), in bytes.
-func resident(p *part) (int64, error) {
-	p.mu.Lock()
-	pid := p.cmd.Process.Pid
-	p.mu.Unlock()
+func resident(pid int) (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err

@@ -1,15 +1,12 @@
 package faults
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -80,8 +77,8 @@ type system struct {
 	toWork []*streamtest.Proxy // one per worker
 	toAsk  *streamtest.Proxy   // the server's
 	toAdd  *streamtest.Proxy   // the producer's
-	work   []*part
-	serve  *part
+	work   []*streamtest.Server
+	serve  *streamtest.Server
 	base   string // of the server's HTTP
 	grpc   string // address of the server's gRPC
 	// producer opens the client that a producer appends with.
@@ -124,14 +121,16 @@ func (s *system) start(rules string, urls ...string) {
 	s.base, s.grpc = "http://"+port, testkit.FreeAddr(s.t)
 	common := []string{"--rules", s.file, "--prefix", s.keys.Prefix, "--partitions",
 		fmt.Sprint(s.keys.Partitions)}
-	s.serve = newPart(s.t, program, append([]string{"serve", "--redis", urls[0], "--http", port, "--grpc", s.grpc},
-		common...)...)
-	for _, url := range urls[1:] {
-		s.work = append(s.work, newPart(s.t, program, append([]string{"work", "--redis", url, "--nats", s.nats.URL(),
-			"--http", "127.0.0.1:0", "--min-idle", "1s", "--batch", "200"}, common...)...))
+	process := func(args ...string) *streamtest.Server {
+		p := streamtest.Process(s.t, program, `"msg":"ready"`, append(args, common...)...)
+		s.t.Cleanup(func() { s.keepLog(args[0], p) })
+		p.Start()
+		return p
 	}
-	for _, p := range s.parts() {
-		p.start()
+	s.serve = process("serve", "--redis", urls[0], "--http", port, "--grpc", s.grpc)
+	for _, url := range urls[1:] {
+		s.work = append(s.work, process("work", "--redis", url, "--nats", s.nats.URL(), "--http", "127.0.0.1:0",
+			"--min-idle", "1s", "--batch", "200"))
 	}
 	streamtest.Eventually(s.t, "the server is ready", func() (bool, string) {
 		resp, err := http.Get(s.base + "/readyz")
@@ -143,117 +142,15 @@ func (s *system) start(rules string, urls ...string) {
 	})
 }
 
-func (s *system) parts() []*part { return append([]*part{s.serve}, s.work...) }
-
-// part is one process of the program, started again whenever it is to run.
-type part struct {
-	t       testing.TB
-	program string
-	args    []string
-
-	mu     sync.Mutex
-	cmd    *exec.Cmd
-	done   chan struct{}
-	output bytes.Buffer // of all its lives
-	ready  bool         // it has said so in this life
-	killed bool         // by us
+func (s *system) parts() []*streamtest.Server {
+	return append([]*streamtest.Server{s.serve}, s.work...)
 }
 
-func newPart(t testing.TB, program string, args ...string) *part {
-	p := &part{t: t, program: program, args: args}
-	t.Cleanup(func() {
-		p.kill()
-		if t.Failed() {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			// A temporary file, and not one of t.TempDir: it outlives the test.
-			path := filepath.Join(os.TempDir(), "streamcounter-faults-"+args[0]+"-"+rand.Text()+".log")
-			t.Logf("what %s said: %s, %v", args[0], path, os.WriteFile(path, p.output.Bytes(), 0o600))
-		}
-	})
-	return p
-}
-
-func (p *part) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.ready = p.ready || bytes.Contains(b, []byte(`"msg":"ready"`))
-	return p.output.Write(b)
-}
-
-// start starts it, and again where it gives up before it is ready, as whoever runs
-// it does: a start needs a Redis that answers.
-func (p *part) start() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.killed = false
-	p.launch()
-}
-
-// launch is called with mu held.
-func (p *part) launch() {
-	cmd := exec.Command(p.program, p.args...)
-	cmd.Stdout, cmd.Stderr = p, p
-	if err := cmd.Start(); err != nil {
-		p.t.Error(err)
-		return
-	}
-	done := make(chan struct{})
-	p.cmd, p.done, p.ready = cmd, done, false
-	go func() {
-		_ = cmd.Wait()
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.cmd == cmd && !p.ready && !p.killed {
-			p.launch()
-		}
-		close(done)
-	}()
-}
-
-// said reports whether a text is in its log.
-func (p *part) said(text string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return bytes.Contains(p.output.Bytes(), []byte(text))
-}
-
-// running reports whether it lives.
-func (p *part) running() bool {
-	p.mu.Lock()
-	done := p.done
-	p.mu.Unlock()
-	if done == nil {
-		return false
-	}
-	select {
-	case <-done:
-		return false
-	default:
-		return true
-	}
-}
-
-// freeze stops it where it stands; it goes on by thaw.
-func (p *part) freeze() { p.with(streamtest.Suspend) }
-func (p *part) thaw()   { p.with(streamtest.Resume) }
-
-func (p *part) with(do func(*os.Process) error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.cmd != nil {
-		_ = do(p.cmd.Process)
-	}
-}
-
-func (p *part) kill() {
-	p.mu.Lock()
-	p.killed = true
-	done := p.done
-	p.mu.Unlock()
-	p.with((*os.Process).Kill)
-	if done != nil {
-		<-done
+// keepLog ends a process. If the test has failed, it keeps the log in a file that outlives the test.
+func (s *system) keepLog(name string, p *streamtest.Server) {
+	if p.Kill(); s.t.Failed() {
+		path := filepath.Join(os.TempDir(), "streamcounter-faults-"+name+"-"+rand.Text()+".log")
+		s.t.Logf("what %s said: %s, %v", name, path, os.WriteFile(path, []byte(p.Log()), 0o600))
 	}
 }
 

@@ -9,11 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/client/guard"
 	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // moved is a transition as the outbox and the published one both tell it.
@@ -43,16 +46,10 @@ type tap struct {
 func startTap(t testing.TB, s *system) *tap {
 	t.Helper()
 	tp := &tap{seen: map[string][]moved{}}
-	ctx, stop := context.WithCancel(context.Background())
-	var reading sync.WaitGroup
 	for p := range s.keys.Partitions {
 		c := streamtest.Connect(t, s.redis.Addr())
-		reading.Go(func() { tp.read(ctx, c, s.keys.Outbox(p)) })
+		testkit.Background(t, func(ctx context.Context) { tp.read(ctx, c, s.keys.Outbox(p)) })
 	}
-	t.Cleanup(func() {
-		stop()
-		reading.Wait()
-	})
 	return tp
 }
 
@@ -126,4 +123,54 @@ func (tp *tap) crossedTwice() (n int) {
 		}
 	}
 	return n
+}
+
+func (s *system) jetStream() jetstream.JetStream {
+	s.t.Helper()
+	return streamtest.JetStream(s.t, s.nats.URL())
+}
+
+// startGuard subscribes to throttle decisions as a service does, for the whole run.
+func startGuard(t testing.TB, s *system) *guard.Guard {
+	t.Helper()
+	nc := streamtest.ConnectNATS(t, s.nats.URL())
+	g, err := guard.New(nc, guard.Config{})
+	testkit.Must(t, err)
+	testkit.Background(t, func(ctx context.Context) {
+		if err := g.Run(ctx); err != nil && ctx.Err() == nil {
+			t.Error(err)
+		}
+	})
+	return g
+}
+
+// verifyGuard: at the end the guard throttles the keys that are at their limit for
+// the day, and no other. It gives how many these are.
+func (v *verdict) verifyGuard(g *guard.Guard) (throttled int) {
+	v.t.Helper()
+	full := v.full()
+	streamtest.Eventually(v.t, "the guard knows who is throttled", func() (bool, string) {
+		wrong := ""
+		for key := range v.logs {
+			if g.Throttled(key) != full[key] {
+				wrong = fmt.Sprintf("%s: throttled %v, its count says %v", key, g.Throttled(key), full[key])
+			}
+		}
+		return wrong == "", wrong
+	})
+	return len(full)
+}
+
+// full returns the keys that are at their limit for the day.
+func (v *verdict) full() map[string]bool {
+	full := map[string]bool{}
+	for key := range v.logs {
+		if falls(key) {
+			continue
+		}
+		if amounts, limit := v.levels(key); len(amounts) > 0 && amounts[len(amounts)-1] >= limit {
+			full[key] = true
+		}
+	}
+	return full
 }

@@ -1,8 +1,6 @@
-package processes_test
+package processes
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -11,9 +9,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/streamcounter/streamcounter/internal/processes"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -27,21 +25,6 @@ type running struct {
 	registry *prometheus.Registry
 	log      testkit.Log
 	stop     func()
-}
-
-// said returns the log lines of a level, with their text about the rules.
-func (r *running) said(t testing.TB, level string) (out []string) {
-	t.Helper()
-	for line := range strings.Lines(r.log.String()) {
-		var l struct{ Level, Own, Processes string }
-		if err := json.Unmarshal([]byte(line), &l); err != nil {
-			t.Fatal(err)
-		}
-		if l.Level == level {
-			out = append(out, l.Own+" of "+l.Processes)
-		}
-	}
-	return out
 }
 
 func (r *running) disagree(t testing.TB) float64 {
@@ -61,10 +44,8 @@ type world struct {
 // one.
 func newWorld(t *testing.T) world {
 	t.Helper()
-	keys, err := stream.NewKeys(streamtest.Prefix(t), 4)
-	testkit.Must(t, err)
 	c := streamtest.AnyRedis(t)
-	w := world{redis: c, keys: keys, user: c}
+	w := world{redis: c, keys: streamtest.Keys(t, 4), user: c}
 	if streamtest.HasRedis(t) {
 		w.user = streamtest.Connect(t, streamtest.RedisAs(t, "work"))
 	}
@@ -75,21 +56,11 @@ func (w world) start(t testing.TB, name, rules string, grace time.Duration) *run
 	t.Helper()
 	r := &running{registry: prometheus.NewRegistry()}
 	r.rules.Store(rules)
-	a := processes.NewAnnouncer(processes.Config{Redis: w.user, Keys: w.keys, Name: name, Registry: r.registry,
+	a := NewAnnouncer(Config{Redis: w.user, Keys: w.keys, Name: name, Registry: r.registry,
 		Fingerprint: func() string { r.tried.Add(1); return r.rules.Load().(string) }, Every: 50 * time.Millisecond,
 		Grace: grace,
 		Log:   slog.New(slog.NewJSONHandler(&r.log, nil))})
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		a.Run(ctx)
-	}()
-	r.stop = func() {
-		cancel()
-		<-done
-	}
-	t.Cleanup(r.stop)
+	r.stop = testkit.Background(t, a.Run)
 	return r
 }
 
@@ -136,8 +107,8 @@ func TestSinceWhen(t *testing.T) {
 	})
 	w.start(t, "work b", "cc", time.Hour)
 	streamtest.Eventually(t, "both have announced themselves", func() (bool, string) {
-		list, now, err := processes.List(ctx, w.redis, w.keys)
-		words := processes.Words(processes.ByRules(list))
+		list, now, err := List(ctx, w.redis, w.keys)
+		words := Words(ByRules(list))
 		return err == nil && words == "aa: work a; cc: work b" && now-list[0].SinceMs >= 3600_000 &&
 			now-list[1].SinceMs < 60_000, fmt.Sprint(words, list, err)
 	})
@@ -156,7 +127,7 @@ func wantOnce(t *testing.T, p *running, text string) {
 		return n > first+3, fmt.Sprint(n)
 	})
 	p.stop()
-	if said := p.log.String(); strings.Count(said, text) != 1 || len(p.said(t, "WARN")) != 1 {
+	if said := p.log.String(); strings.Count(said, text) != 1 || strings.Count(said, `"level":"WARN"`) != 1 {
 		t.Errorf("the log has %s, want one warning with %q", said, text)
 	}
 }
@@ -206,5 +177,47 @@ func TestTheKeyOfAFailedAnnouncementIsNamed(t *testing.T) {
 		testkit.Must(t, w.redis.Set(t.Context(), key, "not ours", 0).Err())
 		wantOnce(t, w.start(t, "work a", "aa", time.Hour), key)
 		testkit.Must(t, w.redis.Del(t.Context(), key).Err())
+	}
+}
+
+// If processes have different rules, the metric shows it at once. The log has it once, with both sets of rules, when it
+// has lasted for the grace time: a reload reaches one process before the other. That they agree again is logged too.
+func TestDifferentRulesAreTold(t *testing.T) {
+	var log testkit.Log
+	a := NewAnnouncer(Config{Grace: time.Minute, Registry: prometheus.NewRegistry(),
+		Log: slog.New(slog.NewTextHandler(&log, nil))})
+	const differ, agree = "processes run with different rules", "all processes run with the same rules again"
+	seen := 0
+	for i, x := range []struct {
+		second      int64
+		own, others string // fingerprints
+		disagree    float64
+		says        string
+	}{
+		{0, "aa", "aa", 0, ""},
+		{1, "aa", "bb", 1, ""}, {60, "aa", "bb", 1, ""}, {61, "bb", "bb", 0, ""}, // a reload under way
+		{70, "aa", "bb", 1, ""}, {130, "aa", "bb", 1, differ}, {200, "aa", "bb", 1, ""},
+		{201, "aa", "bb bb", 2, ""}, {300, "aa", "bb bb", 2, ""}, // another process with the same rules
+		{301, "aa", "bb cc", 2, ""}, {361, "aa", "bb cc", 2, differ},
+		{362, "aa", "aa", 0, agree}, {363, "aa", "aa", 0, ""},
+		{370, "aa", "bb", 1, ""}, {430, "aa", "bb", 1, differ},
+	} {
+		all := []Process{{Name: "work a", Fingerprint: x.own}}
+		for _, fingerprint := range strings.Fields(x.others) {
+			all = append(all, Process{Name: "work b", Fingerprint: fingerprint})
+		}
+		a.compare(x.own, all, 1000*x.second)
+		said := log.String()[seen:]
+		if seen += len(said); !strings.Contains(said, x.says) || (said == "") != (x.says == "") {
+			t.Errorf("%d: the log has %q, want %q", i, said, x.says)
+		}
+		for _, part := range []string{"own=aa", "aa: work a", "bb: work b"} {
+			if x.says == differ && !strings.Contains(said, part) {
+				t.Errorf("%d: the log has %q, want %q in it", i, said, part)
+			}
+		}
+		if n := testutil.ToFloat64(a.disagree); n != x.disagree {
+			t.Errorf("%d: %g processes disagree, want %g", i, n, x.disagree)
+		}
 	}
 }

@@ -1,7 +1,6 @@
 package reload_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -70,15 +69,8 @@ func followed(t *testing.T, list func() ([]string, error), story func(w *world))
 			defer w.mu.Unlock()
 			w.heard = append(w.heard, err)
 		})
-		ctx, cancel := context.WithCancel(context.Background())
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			w.Run(ctx)
-		}()
+		testkit.Background(t, w.Run)
 		story(w)
-		cancel()
-		<-ended
 	})
 }
 

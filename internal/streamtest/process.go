@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -27,7 +28,11 @@ type Server struct {
 	// ready returns when the server answers; nil: the server is ready when it listens.
 	ready func(s *Server) error
 
+	// again is a text in the log. A process that ends before it by itself is started again.
+	again string
+
 	mu     sync.Mutex // of what follows
+	ended  bool       // by the test
 	cmd    *exec.Cmd
 	gone   chan struct{} // closed when the process has ended
 	paused bool
@@ -44,6 +49,24 @@ func newServer(t testing.TB, bin, scheme string) *Server {
 		}
 	})
 	return s
+}
+
+// Process makes a process of a program, which Start starts. Its start may need a server that does not answer just then:
+// if it ends before its log says that it is ready, it is started again. Its methods bear that it has just ended.
+func Process(t testing.TB, program, ready string, args ...string) *Server {
+	s := newServer(t, program, "process")
+	s.args, s.again, s.ready = args, ready, func(*Server) error { return nil }
+	return s
+}
+
+// startAgain starts the process again, if it has ended by itself before its log had the text.
+func (s *Server) startAgain(gone chan struct{}, before int) {
+	<-gone
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone == gone && !s.ended && !strings.Contains(s.Log()[before:], s.again) {
+		_ = s.start()
+	}
 }
 
 // Addr is the server's host:port, the same over restarts.
@@ -84,9 +107,23 @@ func (s *Server) do(what string, f func() error) {
 func (s *Server) remove() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.running() {
+	if s.ended = true; s.running() {
 		_ = s.end(syscall.SIGKILL)
 	}
+}
+
+// Running reports whether the process lives.
+func (s *Server) Running() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.running()
+}
+
+// Pid is the number of the last process that was started.
+func (s *Server) Pid() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cmd.Process.Pid
 }
 
 func (s *Server) running() bool {
@@ -114,10 +151,14 @@ func (s *Server) start() error {
 	s.cmd = exec.Command(s.bin, s.args...)
 	s.cmd.Dir, s.cmd.Stdout, s.cmd.Stderr, s.cmd.SysProcAttr = s.dir, out, out, dieWithParent()
 	s.cmd.Env = append(os.Environ(), s.env...)
-	s.gone, s.paused = make(chan struct{}), false
+	s.gone, s.paused, s.ended = make(chan struct{}), false, false
+	before := len(s.Log())
 	if err := launch(s.cmd, s.gone); err != nil {
 		s.cmd = nil
 		return err
+	}
+	if s.again != "" {
+		go s.startAgain(s.gone, before)
 	}
 	if s.ready == nil {
 		err = await(s.Addr(), s.gone, func(net.Conn) error { return nil })
@@ -148,7 +189,10 @@ func launch(cmd *exec.Cmd, gone chan<- struct{}) error {
 }
 
 func (s *Server) end(sig syscall.Signal) error {
-	if !s.running() {
+	if s.ended = true; !s.running() {
+		if s.again != "" {
+			return nil
+		}
 		return errors.New("it is not running")
 	}
 	if err := s.cmd.Process.Signal(sig); err != nil {
@@ -164,6 +208,9 @@ func (s *Server) end(sig syscall.Signal) error {
 }
 
 func (s *Server) pause() error {
+	if s.again != "" && !s.running() {
+		return nil
+	}
 	if !s.running() || s.paused {
 		return errors.New("it is not running")
 	}
@@ -172,6 +219,9 @@ func (s *Server) pause() error {
 }
 
 func (s *Server) resume() error {
+	if s.again != "" && !(s.paused && s.running()) {
+		return nil
+	}
 	if !s.paused {
 		return errors.New("it is not paused")
 	}
@@ -181,10 +231,16 @@ func (s *Server) resume() error {
 
 func (s *Server) log() string { return filepath.Join(s.dir, "log") }
 
-func (s *Server) logEnd() string {
+// Log returns what the server has said.
+func (s *Server) Log() string {
 	b, err := os.ReadFile(s.log())
 	if err != nil {
 		return err.Error()
 	}
-	return string(b[max(0, len(b)-1000):])
+	return string(b)
+}
+
+func (s *Server) logEnd() string {
+	text := s.Log()
+	return text[max(0, len(text)-1000):]
 }

@@ -1,7 +1,6 @@
 package xds_test
 
 import (
-	"context"
 	"crypto/tls"
 	"log/slog"
 	"net"
@@ -64,10 +63,7 @@ func following(t *testing.T, change func(*xds.Config)) *world {
 			w.good.Add(1)
 		}
 	})
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { w.Run(ctx) })
-	t.Cleanup(func() { cancel(); running.Wait() })
+	testkit.Background(t, w.Run)
 	return w
 }
 
