@@ -4,6 +4,8 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -102,4 +104,15 @@ func Steps(lines []string, mark string, step func(line string) (answers []string
 		}
 	}
 	return out
+}
+
+var repeated = regexp.MustCompile(`\{\{(.+?) (\d+)\}\}`)
+
+// Repeat returns a text of a story in which {{a 3}} is aaa.
+func Repeat(text string) string {
+	return repeated.ReplaceAllStringFunc(text, func(part string) string {
+		m := repeated.FindStringSubmatch(part)
+		n, _ := strconv.Atoi(m[2])
+		return strings.Repeat(m[1], n)
+	})
 }
