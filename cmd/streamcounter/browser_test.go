@@ -42,8 +42,13 @@ func openBrowser(t *testing.T, base string) *browser {
 		chromedp.WSURLReadTimeout(time.Minute), chromedp.UserDataDir(t.TempDir()))
 	all, stop := chromedp.NewExecAllocator(t.Context(), options...)
 	ctx, end := chromedp.NewContext(all)
-	t.Cleanup(func() { end(); stop() })
 	b := &browser{t: t, ctx: ctx, base: base}
+	t.Cleanup(func() {
+		if end(); t.Failed() {
+			t.Logf("the browser has said %q", b.complaints)
+		}
+		stop()
+	})
 	b.do() // starts it
 	testkit.Must(t, chromedp.Listen(ctx, func(event any) {
 		b.mu.Lock()
