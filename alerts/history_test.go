@@ -98,10 +98,7 @@ func TestFollowSurvivesANewStream(t *testing.T) {
 	}
 	publish(before...)
 	heard := make(chan string, 1000)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() { defer close(ended); history.Follow(ctx, func(t api.Transition) { heard <- t.Key }) }()
-	defer func() { cancel(); <-ended }()
+	testkit.Run(t, func(ctx context.Context) { history.Follow(ctx, func(t api.Transition) { heard <- t.Key }) })
 	await := func(prefix string) {
 		t.Helper()
 		for i := range 200 { // Follow does not say when it listens, so publish until it has a message

@@ -2,7 +2,6 @@ package api_test
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -11,29 +10,15 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-var repeated = regexp.MustCompile(`{([^{}]*)\*(\d+)}`)
-
-// TestTexts: each line has what a text is read as, and the text, with escapes of Go. {a*3} is aaa.
+// TestTexts: each line has what a text is read as, and the text, with escapes of Go. {{a 3}} is aaa.
 func TestTexts(t *testing.T) {
-	testkit.Stories(t, func(t *testing.T, _, _ string, lines []string) (out []string) {
-		for _, line := range lines {
-			if strings.HasPrefix(line, "> ") {
-				continue
-			}
-			out = append(out, line)
-			if as, text, ok := strings.Cut(line, ": "); ok && as[0] != '#' {
-				text = repeated.ReplaceAllStringFunc(text, func(part string) string {
-					m := repeated.FindStringSubmatch(part)
-					n, err := strconv.Atoi(m[2])
-					testkit.Must(t, err)
-					return strings.Repeat(m[1], n)
-				})
-				text, err := strconv.Unquote(`"` + text + `"`)
-				testkit.Must(t, err)
-				out = append(out, "> "+read(t, as, text))
-			}
-		}
-		return out
+	testkit.Stories(t, func(t *testing.T, _, _ string, lines []string) []string {
+		return testkit.Steps(lines, "> ", func(line string) []string {
+			as, text, _ := strings.Cut(line, ": ")
+			text, err := strconv.Unquote(`"` + testkit.Repeat(text) + `"`)
+			testkit.Must(t, err)
+			return []string{read(t, as, text)}
+		})
 	})
 }
 

@@ -50,22 +50,12 @@ type story struct {
 const beginning = 1_700_000_000_000
 
 func TestStories(t *testing.T) {
-	testkit.Stories(t, func(t *testing.T, _, _ string, steps []string) (out []string) {
+	testkit.Stories(t, func(t *testing.T, _, _ string, steps []string) []string {
 		s := &story{t: t}
-		for _, line := range steps {
-			if strings.HasPrefix(line, "<") {
-				continue
-			}
-			out = append(out, line)
-			if line == "" || strings.HasPrefix(line, "#") {
-				continue
-			}
-			for _, answer := range s.step(line) {
-				out = append(out, "< "+answer)
-			}
-			s.ran = s.calls()
-		}
-		return out
+		return testkit.Steps(steps, "< ", func(line string) []string {
+			defer func() { s.ran = s.calls() }()
+			return s.step(line)
+		})
 	})
 }
 
@@ -96,7 +86,7 @@ func (a args) duration() time.Duration {
 
 func (s *story) step(line string) []string {
 	verb, rest, _ := strings.Cut(line, " ")
-	if name, rules, ok := strings.Cut(line, ": {"); ok && verb != "#" {
+	if name, rules, ok := strings.Cut(line, ": {"); ok {
 		s.begin(strings.TrimPrefix(strings.TrimPrefix(name, "begin"), " "), name == "rules", "{"+rules)
 		return nil
 	}

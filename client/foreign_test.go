@@ -30,22 +30,18 @@ import (
 // Each answer in testdata/foreign is asked for once.
 func TestHTTPAnswersThatAreNotOurs(t *testing.T) {
 	bodies := strings.NewReplacer("SPACES", strings.Repeat(" ", 2<<20))
-	testkit.StoriesIn(t, "testdata/foreign", func(t *testing.T, _, _ string, steps []string) (out []string) {
-		for _, step := range steps {
-			if strings.HasPrefix(step, "> ") {
-				continue
+	testkit.StoriesIn(t, "testdata/foreign", func(t *testing.T, _, _ string, steps []string) []string {
+		return testkit.Steps(steps, "> ", func(step string) []string {
+			words := append(strings.SplitN(step, " ", 3), "")
+			status, err := strconv.Atoi(words[1])
+			testkit.Must(t, err)
+			h, asked := answering(t, status, bodies.Replace(words[2]))
+			answer := foreignAnswer(t, h, words[0])
+			if *asked != 1 {
+				t.Errorf("%s: asked %d times", step, *asked)
 			}
-			out = append(out, step)
-			words := strings.SplitN(step, " ", 3)
-			if status, err := strconv.Atoi(append(words, "")[1]); err == nil {
-				h, asked := answering(t, status, bodies.Replace(append(words, "")[2]))
-				out = append(out, "> "+foreignAnswer(t, h, words[0]))
-				if *asked != 1 {
-					t.Errorf("%s: asked %d times", step, *asked)
-				}
-			}
-		}
-		return out
+			return []string{answer}
+		})
 	})
 }
 

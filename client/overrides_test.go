@@ -1,7 +1,6 @@
 package client_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -23,10 +22,7 @@ func TestOverrides(t *testing.T) {
 			w := newWorld(t, streamtest.Connect(t, streamtest.Redis(t)), patience, large)
 			c, operator := way.open(t, w), overHTTP(t, w.serveHTTP(t))
 			if own, ok := c.(*direct.Redis); ok {
-				follow, stop := context.WithCancel(ctx)
-				done := make(chan struct{})
-				go func() { defer close(done); own.FollowOverrides(follow) }()
-				t.Cleanup(func() { stop(); <-done })
+				testkit.Run(t, own.FollowOverrides)
 			}
 			allowed := func(key string, want bool) {
 				t.Helper()

@@ -133,19 +133,24 @@ func TestReservationsOverGRPC(t *testing.T) {
 	}
 }
 
-// A context that ended before the call: nothing was sent.
+// A context that ended before the call, or for Redis one whose deadline had passed: nothing was sent.
 func TestACallerWhoHasLeftChargesNothing(t *testing.T) {
-	ctx, leave := context.WithCancel(t.Context())
+	left, leave := context.WithCancel(t.Context())
 	leave()
 	for _, way := range reservers {
 		w := newWorld(t, streamtest.AnyRedis(t), patience, tenAMinute)
 		c := way.open(t, w)
-		for kind, of := range map[string]string{"check": "user:1", "all": "user:1", "each": "user:1",
-			"reserve": "user:1",
-			"commit":  "0a-1"} {
-			err := ask(ctx, c, kind, api.CheckRequest{Key: of})
-			if outcome(err) != wasNotSent || !errors.Is(err, context.Canceled) {
-				t.Errorf("%s, %s: %v, want that nothing was sent", way.name, kind, err)
+		contexts := map[error]context.Context{context.Canceled: left}
+		if way.name == "redis" {
+			contexts[context.DeadlineExceeded] = testkit.Late(t.Context())
+		}
+		for why, ctx := range contexts {
+			for kind, of := range map[string]string{"check": "user:1", "all": "user:1", "each": "user:1",
+				"reserve": "user:1", "commit": "0a-1"} {
+				err := ask(ctx, c, kind, api.CheckRequest{Key: of})
+				if outcome(err) != wasNotSent || !errors.Is(err, why) {
+					t.Errorf("%s, %s: %v, want that nothing was sent: %v", way.name, kind, err, why)
+				}
 			}
 		}
 		w.wantUsed(t, "user:1", 0)

@@ -45,12 +45,10 @@ func TestStories(t *testing.T) {
 	testkit.Stories(t, func(t *testing.T, _, _ string, steps []string) (out []string) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newStory(t)
-			for _, step := range steps {
-				if !strings.HasPrefix(step, "> ") {
-					s.step(step)
-					out = append(append(out, step), s.results()...)
-				}
-			}
+			out = testkit.Steps(steps, "> ", func(step string) []string {
+				s.step(strings.Fields(step))
+				return s.results()
+			})
 			s.end()
 		})
 		return out
@@ -75,11 +73,7 @@ func (s *story) results() []string {
 	return s.log.take()
 }
 
-func (s *story) step(step string) {
-	words := strings.Fields(step)
-	if len(words) == 0 || words[0] == "#" {
-		return
-	}
+func (s *story) step(words []string) {
 	switch what, rest := words[0], words[1:]; what {
 	case "client":
 		s.end()

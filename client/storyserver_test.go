@@ -256,7 +256,7 @@ func (p *printed) take() (out []string) {
 		if p.times[i] > 1 {
 			line = fmt.Sprintf("%d times %s", p.times[i], line)
 		}
-		out = append(out, "> "+line)
+		out = append(out, line)
 	}
 	p.lines, p.times = nil, nil
 	return out

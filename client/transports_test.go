@@ -79,15 +79,18 @@ func TestValuesAreRefusedOverGRPC(t *testing.T) {
 	}
 }
 
-// A call of 100 of the longest keys fits the server's bound of a body. Encoders for HTML write 6 bytes for < and &.
+// A call of 100 of the longest keys, of one partition, fits the server's bound of a body and one script call. Encoders
+// for HTML write 6 bytes for < and &.
 func TestTheLargestCallIsTaken(t *testing.T) {
 	reqs := make([]api.CheckRequest, 100)
 	for i := range reqs {
-		key := strings.ReplaceAll(fmt.Sprintf("%0512d", i), "00", "<&")
+		key := "{<&}" + strings.ReplaceAll(fmt.Sprintf("%0508d", i), "00", "<&")
 		reqs[i] = api.CheckRequest{Key: key, Cost: 1_000_000_000, Mode: api.ModeCharge}
 	}
-	c := overHTTP(t, newWorld(t, streamtest.AnyRedis(t), patience, tenAMinute).serveHTTP(t))
-	if all, err := c.CheckAll(t.Context(), reqs); err != nil || len(all.Checks) != len(reqs) {
-		t.Errorf("%d answers, %v", len(all.Checks), err)
+	every := rule("all", func(r *windows.Rule) { r.Match = "*" }, windows.Window{Limit: 1e9, Per: time.Minute})
+	c := overHTTP(t, newWorld(t, streamtest.AnyRedis(t), patience, every).serveHTTP(t))
+	if all, err := c.CheckAll(t.Context(), reqs); err != nil || len(all.Checks) != len(reqs) || !all.Atomic ||
+		!all.Allowed {
+		t.Errorf("%d answers, atomic %t, allowed %t, %v", len(all.Checks), all.Atomic, all.Allowed, err)
 	}
 }

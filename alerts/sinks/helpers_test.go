@@ -202,12 +202,12 @@ func (w *world) run(nc *nats.Conn) *process {
 		Stop: w.drain, Log: log,
 		Backoff: sinks.Backoff{From: 5 * time.Millisecond, Most: 100 * time.Millisecond}})
 	testkit.Must(w.t, err)
-	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
-	var running sync.WaitGroup
-	running.Go(func() { g.Run(ctx) })
-	running.Go(func() { file.Run(ctx) })
-	p.stop = sync.OnceFunc(func() { cancel(); running.Wait() })
-	w.t.Cleanup(p.stop)
+	p.stop = testkit.Run(w.t, func(ctx context.Context) {
+		var running sync.WaitGroup
+		running.Go(func() { g.Run(ctx) })
+		running.Go(func() { file.Run(ctx) })
+		running.Wait()
+	})
 	return p
 }
 

@@ -15,7 +15,6 @@ import (
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
-	"github.com/streamcounter/streamcounter/windows"
 )
 
 // appended returns the events in the log of all partitions in turn, as "key count", or "key count (id)".
@@ -126,20 +125,5 @@ func TestEventsAreBounded(t *testing.T) {
 				t.Errorf("%d events of a body that was refused", n-before)
 			}
 		})
-	}
-}
-
-// The largest request that may come is answered.
-func TestLargestCheck(t *testing.T) {
-	w := newWorld(t, streamtest.AnyRedis(t), rule("user", func(r *windows.Rule) { r.Match = "*" },
-		tenAMinute.Windows...))
-	var checks []string
-	for i := range 100 {
-		checks = append(checks, fmt.Sprintf(`{"key":"{user:}%s%d"}`, strings.Repeat("k", 500), i))
-	}
-	a := w.post(t, `{"checks":[`+strings.Join(checks, ",")+`]}`)
-	wantStatus(t, a, 200)
-	if list, _ := a.body["checks"].([]any); len(list) != 100 || a.body["atomic"] != true {
-		t.Errorf("%d answers, atomic %v", len(list), a.body["atomic"])
 	}
 }

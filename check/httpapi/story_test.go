@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -168,8 +167,6 @@ func (s *story) tell(lines []string) {
 	}
 }
 
-var times = regexp.MustCompile(`\{\{(.+?) (\d+)\}\}`)
-
 // ask sends a request and writes it down with its answer.
 func (s *story) ask(w *world, line, request string, after []string) answer {
 	s.t.Helper()
@@ -247,13 +244,7 @@ func (s *story) senders(request string) string {
 
 // written returns what a text of a story means.
 func (s *story) written(text string) string {
-	text = tokens.Replace(text)
-	text = times.ReplaceAllStringFunc(text, func(m string) string {
-		part := times.FindStringSubmatch(m)
-		n, err := strconv.Atoi(part[2])
-		testkit.Must(s.t, err)
-		return strings.Repeat(part[1], n)
-	})
+	text = testkit.Repeat(tokens.Replace(text))
 	if strings.HasPrefix(text, `"`) {
 		var err error
 		text, err = strconv.Unquote(text)

@@ -29,6 +29,7 @@ func tenAMinute(t *testing.T) func() *windows.Rules {
 	return windows.Fixed(rules).Rules
 }
 
+// The tests of stream have the other clients.
 func TestConnectionsThatDoNotSuit(t *testing.T) {
 	url := streamtest.Redis(t)
 	prefix := streamtest.Prefix(t)
@@ -37,10 +38,6 @@ func TestConnectionsThatDoNotSuit(t *testing.T) {
 		"MaxRetries":            streamtest.Connect(t, url, func(o *redis.Options) { o.MaxRetries = 3 }),
 		"ContextTimeoutEnabled": streamtest.Connect(t, url, func(o *redis.Options) { o.ContextTimeoutEnabled = false }),
 		"required":              nil,
-		// A plain client of a Cluster repeats commands whatever MaxRetries says.
-		"stream.NewCluster": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"},
-			MaxRetries: -1, ContextTimeoutEnabled: true}),
-		"deadlines": stream.NewCluster(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}}),
 	} {
 		if _, err := direct.NewRedis(t.Context(), c, config); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("error %v, want one about %s", err, says)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"testing"
 	"time"
 
@@ -81,20 +80,11 @@ func runGuard(t testing.TB, nc *nats.Conn, c guard.Config) (g *guard.Guard, stop
 	c.Log = quiet
 	g, err := guard.New(nc, c)
 	testkit.Must(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- g.Run(ctx) }()
-	var once sync.Once
-	stop = func() {
-		once.Do(func() {
-			cancel()
-			if err := <-ended; err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
-				t.Errorf("Run: %v", err)
-			}
-		})
-	}
-	t.Cleanup(stop)
-	return g, stop
+	return g, testkit.Run(t, func(ctx context.Context) {
+		if err := g.Run(ctx); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
+			t.Errorf("Run: %v", err)
+		}
+	})
 }
 
 func awaitReady(t testing.TB, g *guard.Guard) {

@@ -34,20 +34,11 @@ type story struct {
 }
 
 func TestStories(t *testing.T) {
-	testkit.Stories(t, func(t *testing.T, _, _ string, steps []string) (out []string) {
+	testkit.Stories(t, func(t *testing.T, _, _ string, steps []string) []string {
 		s := &story{t: t}
-		for _, step := range steps {
-			if strings.HasPrefix(step, "> ") {
-				continue
-			}
-			out = append(out, step)
-			if words := strings.Fields(step); len(words) > 0 && words[0] != "#" {
-				for _, line := range append(s.told(words), s.changes()...) {
-					out = append(out, "> "+line)
-				}
-			}
-		}
-		return out
+		return testkit.Steps(steps, "> ", func(step string) []string {
+			return append(s.told(strings.Fields(step)), s.changes()...)
+		})
 	})
 }
 

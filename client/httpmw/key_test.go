@@ -13,35 +13,18 @@ var proxies = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustPars
 	netip.MustParsePrefix("::ffff:172.16.0.0/108")}
 
 // A request whose client is not known has the empty key: it would share the proxy's limit with all others, and without
-// a key it would pass.
+// a key it would pass. The story extractors.txt of check/httpapi has the other addresses, and proxies behind proxies.
 func TestClientAddress(t *testing.T) {
-	for _, c := range []struct {
-		name, remote string
-		forwarded    []string
-		key          string // empty: refused
-	}{
-		{"a client that comes directly", "192.0.2.1:5000", nil, "ip:192.0.2.1"},
-		{"who is no proxy of ours can write what it likes", "192.0.2.1:5000", []string{"198.51.100.7"}, "ip:192.0.2.1"},
-		{"one proxy", "10.1.1.1:5000", []string{"198.51.100.7"}, "ip:198.51.100.7"},
-		{"what the client wrote stands left of what the proxy did", "10.1.1.1:5000",
-			[]string{"203.0.113.9, 198.51.100.7"}, "ip:198.51.100.7"},
-		{"two proxies", "10.1.1.1:5000", []string{"203.0.113.9, 198.51.100.7, 10.2.2.2"}, "ip:198.51.100.7"},
-		{"in two headers", "10.1.1.1:5000", []string{"203.0.113.9", "198.51.100.7, 10.2.2.2"}, "ip:198.51.100.7"},
-		{"proxies alone", "10.1.1.1:5000", []string{"10.3.3.3, 10.2.2.2"}, "ip:10.3.3.3"},
-		{"a proxy that says nothing", "10.1.1.1:5000", nil, ""},
-		{"what cannot be read", "10.1.1.1:5000", []string{"198.51.100.7, unknown, 10.2.2.2"}, ""},
-		{"with ports", "10.1.1.1:5000", []string{"198.51.100.7:9, [fd00::1]:80"}, "ip:198.51.100.7"},
-		{"IPv6 by its /64", "[2001:db8:1:2:3:4:5:6]:5000", nil, "ip:2001:db8:1:2::/64"},
-		{"IPv6 behind a proxy", "[fd00::1]:5000", []string{"[2001:db8:1:2::9]"}, "ip:2001:db8:1:2::/64"},
-		{"IPv4 in IPv6", "[::ffff:192.0.2.1]:5000", nil, "ip:192.0.2.1"},
-		{"a proxy's IPv4 in IPv6", "[::ffff:10.1.1.1]:5000", []string{"::ffff:192.0.2.1"}, "ip:192.0.2.1"},
-		{"a proxy's network as IPv6", "172.17.1.1:5000", []string{"192.0.2.1"}, "ip:192.0.2.1"},
-		{"a link's zone", "[fe80::1%eth0]:5000", nil, "ip:fe80::/64"},
-		{"no address", "@", nil, ""},
+	for _, c := range []struct{ remote, forwarded, key string }{
+		{"192.0.2.1:5000", "198.51.100.7", "ip:192.0.2.1"}, // who is no proxy of ours can write what it likes
+		{"10.1.1.1:5000", "203.0.113.9, 198.51.100.7, 10.2.2.2", "ip:198.51.100.7"},
+		{"172.17.1.1:5000", "2001:db8:1:2::9", "ip:2001:db8:1:2::/64"},
+		{"10.1.1.1:5000", "198.51.100.7, unknown", ""},
+		{"@", "198.51.100.7", ""},
 	} {
-		key, ok := httpmw.ClientAddress("ip:", proxies...)(request(c.remote, "/", "X-Forwarded-For", c.forwarded...))
+		key, ok := httpmw.ClientAddress("ip:", proxies...)(request(c.remote, "/", "X-Forwarded-For", c.forwarded))
 		if key != c.key || !ok {
-			t.Errorf("%s: %q, %t, want %q", c.name, key, ok, c.key)
+			t.Errorf("from %s for %s: %q, %t, want %q", c.remote, c.forwarded, key, ok, c.key)
 		}
 	}
 }
@@ -68,12 +51,11 @@ func TestSkippedAddresses(t *testing.T) {
 	}
 }
 
+// A test of check/access has the spellings of paths.
 func TestPathPrefixAndFirst(t *testing.T) {
 	key := httpmw.First(httpmw.Header("X-Key", "user:"), httpmw.PathPrefix("path:", 2))
 	for path, want := range map[string]string{
-		"/v1/users/42": "path:/v1/users", "/v1": "path:/v1", "/": "path:/", "/v1/../v2/x/y": "",
-		"/a/..;x/b": "", "../b": "", "//a//b//c": "path:/a/b",
-		"/a;x=1/b;y/c": "path:/a/b", `\a\b\c`: "path:/a/b", "/a/.;x/b": "path:/a/b",
+		"/v1/users/42": "path:/v1/users", "/v1": "path:/v1", "/": "path:/", "/v1/../v2/x/y": "", "//a;x//b//c": "path:/a/b",
 	} {
 		if got, ok := key(request("@", path, "X-Key")); !ok || got != want {
 			t.Errorf("%s: %q, want %q", path, got, want)

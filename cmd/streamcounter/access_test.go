@@ -93,7 +93,7 @@ func TestStrangersFindNothing(t *testing.T) {
 		rewrite(t, tokens, "tokens: [nothing]")
 		p.until("keeping the previous ones")
 		streamtest.Eventually(t, "SIGHUP reads it again", func() (bool, string) {
-			_ = p.cmd.Process.Signal(hangUp)
+			_ = p.Cmd.Process.Signal(hangUp)
 			_, body := answered(t, http.DefaultClient, "GET", base+"/metrics", readerToken)
 			return strings.Contains(body, `streamcounter_file_reloads_total{file="tokens",outcome="error"} 2`) &&
 				strings.Contains(body, `streamcounter_file_refused{file="tokens"} 1`), ""

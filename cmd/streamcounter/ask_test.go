@@ -7,16 +7,14 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // A change whose outcome the server does not know: the command says what may have happened and what to do.
 func TestChangeWithAnUnknownOutcome(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusServiceUnavailable)
-		_, _ = w.Write([]byte(`{"type": "urn:streamcounter:outcome-unknown", "status": 503,
-			"title": "It may or may not have been stored", "detail": "outcome unknown: it may be sent again"}`))
-	}))
-	defer server.Close()
+	server := testkit.Answering(t, http.StatusServiceUnavailable, `{"type": "urn:streamcounter:outcome-unknown",
+		"status": 503, "title": "It may or may not have been stored", "detail": "outcome unknown: it may be sent again"}`)
 	at := " --http " + strings.TrimPrefix(server.URL, "http://")
 	for _, command := range []string{"block user:1", "limit user:1 5/1m", "clear user:1", "reset user:1"} {
 		expect(t, "keys "+command+at, 1, "streamcounter: It may or may not have been stored (outcome unknown: it may "+
@@ -30,10 +28,7 @@ func TestErrorsThatAreNotOurs(t *testing.T) {
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0) // it complains about plain HTTP
 	secure.StartTLS()
 	defer secure.Close()
-	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, "<html>\n<body>no upstream</body>"+strings.Repeat(" ", 9999), http.StatusBadGateway)
-	}))
-	defer other.Close()
+	other := testkit.Answering(t, http.StatusBadGateway, "<html>\n<body>no upstream</body>"+strings.Repeat(" ", 9999))
 	for _, command := range []string{"check user:1", "keys show user:1"} {
 		for url, says := range map[string]string{
 			"http://" + strings.TrimPrefix(secure.URL, "https://"): "the server answered 400 Bad Request: " +

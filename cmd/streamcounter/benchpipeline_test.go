@@ -62,7 +62,7 @@ func TestBenchPipelineEnds(t *testing.T) {
 			keys := c.Keys(t.Context(), "sc-bench-*:levels").Val()
 			return len(keys) > 0, ""
 		})
-		code := p.endsOn(end)
+		code := p.EndsOn(end)
 		streamtest.Eventually(t, "nobody is connected", func() (bool, string) {
 			return clients() == own, c.ClientList(t.Context()).Val()
 		})

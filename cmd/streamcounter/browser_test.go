@@ -16,7 +16,6 @@ import (
 	cdplog "github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp" // drives a real Chromium over its own protocol, without a separate driver
-	"github.com/chromedp/chromedp/kb"
 
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
@@ -32,15 +31,24 @@ type browser struct {
 	complaints []string // errors of the console, and refusals of the content security policy
 }
 
+var oneBrowser sync.Mutex
+
 func openBrowser(t *testing.T, base string) *browser {
 	t.Helper()
+	oneBrowser.Lock() // several would be slow together
+	t.Cleanup(oneBrowser.Unlock)
 	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
 		chromedp.ExecPath(streamtest.Program(t, "chromium")), chromedp.NoSandbox, chromedp.WindowSize(1360, 900),
 		chromedp.WSURLReadTimeout(time.Minute), chromedp.UserDataDir(t.TempDir()))
 	all, stop := chromedp.NewExecAllocator(t.Context(), options...)
 	ctx, end := chromedp.NewContext(all)
-	t.Cleanup(func() { end(); stop() })
 	b := &browser{t: t, ctx: ctx, base: base}
+	t.Cleanup(func() {
+		if end(); t.Failed() {
+			t.Logf("the browser has said %q", b.complaints)
+		}
+		stop()
+	})
 	b.do() // starts it
 	testkit.Must(t, chromedp.Listen(ctx, func(event any) {
 		b.mu.Lock()
@@ -100,12 +108,6 @@ func evaluate[T any](b *browser, script string) T {
 
 func css(text string) chromedp.CSS { return chromedp.CSS(text) }
 
-func (b *browser) login(token string) {
-	b.t.Helper()
-	b.do(chromedp.WaitVisible(css("#token")), chromedp.SendKeys(css("#token"), token+kb.Enter))
-	b.see("#link", "Live")
-}
-
 // quiet fails the test if the browser complained of anything that is not expected.
 func (b *browser) quiet(expected ...string) {
 	b.t.Helper()
@@ -118,22 +120,15 @@ func (b *browser) quiet(expected ...string) {
 	}
 }
 
-// scheme makes the page light or dark, and size makes it as wide as a phone or a desktop screen.
-func (b *browser) scheme(name string) {
+// media sets a preference of the user, such as prefers-color-scheme: the page is light or dark.
+func (b *browser) media(name, value string) {
 	b.t.Helper()
 	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}}})
+		Features: []*emulation.MediaFeature{{Name: name, Value: value}}})
 	testkit.Must(b.t, err)
 }
 
-// motion returns how long bars move if the user wants no motion.
-func (b *browser) motion() string {
-	b.t.Helper()
-	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-		Features: []*emulation.MediaFeature{{Name: "prefers-reduced-motion", Value: "reduce"}}})
-	testkit.Must(b.t, err)
-	return evaluate[string](b, "getComputedStyle(document.querySelector('.fill')).transitionDuration")
-}
+func (b *browser) scheme(name string) { b.t.Helper(); b.media("prefers-color-scheme", name) }
 
 // contrast is a script that returns what has too little contrast.
 //

@@ -16,12 +16,12 @@ var storyFile = regexp.MustCompile(`(?m)^-- (\S+) --\n`)
 
 // A story has command lines and what they say: "$ COMMAND", its exit code, and then either each line of the output, as
 // "> LINE", or texts in the output, as "< TEXT". A word that is the name of a file of the story means that file, and
-// after "<" it is the input. If one is dev.yml, the commands go to a dev with these rules, and append to its Redis.
+// after "<" it is the input. {{x 3}} is xxx. If one is dev.yml, the commands go to a dev with these rules, and append to its Redis.
 func TestCommands(t *testing.T) {
 	testkit.Stories(t, func(t *testing.T, _, above string, steps []string) (out []string) {
 		dir, server, redis, words, files := t.TempDir()+"/", "", "", []string{}, map[string]string{}
 		names := storyFile.FindAllStringSubmatch(above, -1)
-		for i, text := range storyFile.Split(above, -1)[1:] {
+		for i, text := range storyFile.Split(testkit.Repeat(above), -1)[1:] {
 			name := names[i][1]
 			files[name] = text
 			testkit.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
@@ -36,7 +36,7 @@ func TestCommands(t *testing.T) {
 			for end < len(steps) && !strings.HasPrefix(steps[end], "$ ") {
 				end++
 			}
-			command, input, _ := strings.Cut(steps[0], " < ")
+			command, input, _ := strings.Cut(testkit.Repeat(steps[0]), " < ")
 			to := server
 			if strings.HasPrefix(command, "$ append ") {
 				to = redis

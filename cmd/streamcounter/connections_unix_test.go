@@ -49,7 +49,7 @@ func TestIdleConnectionsStopNothing(t *testing.T) {
 // resident is the memory of a process, in bytes.
 func resident(t *testing.T, p *process) int {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.cmd.Process.Pid))
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.Cmd.Process.Pid))
 	if err != nil {
 		t.Skip("only Linux tells: ", err)
 	}

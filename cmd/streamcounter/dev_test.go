@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -60,6 +59,8 @@ func (d *devServer) get(path string) (*http.Response, string) {
 func TestDevRunsTheMainJob(t *testing.T) {
 	t.Parallel()
 	d := startDev(t, "--rules", devRules(t))
+	d.until("\n    api (user:*): 100 in any 6 seconds")
+	d.until("curl -i '" + d.url() + "/v1/check?key=user%3A42&cost=60'")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	nc, err := nats.Connect(d.nats)
@@ -226,43 +227,12 @@ func shellWords(t *testing.T, line string) []string {
 	return strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
 }
 
-// All commands that a user types, against one server.
-func TestCommandsAgainstDev(t *testing.T) {
-	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml", strings.Replace(devRulesText, "6s", "1h", 1)))
-	d.until("\n    api (user:*): 100 in any hour")
-	d.until("curl -i '" + d.url() + "/v1/check?key=user%3A42&cost=60'")
-	redisURL, at := d.redis, d.at
-	code, out, errs := runProgram(t, "user:1 3\nuser:1\n\nuser:2 abc\nuser:3 4 5\n"+strings.Repeat("x", 2<<20)+
-		"\nuser:2 2\n", "append", "--redis",
-		redisURL, "--json")
-	var sum appendSummary
-	if err := json.Unmarshal([]byte(out), &sum); err != nil || code != 1 || sum.Events != 3 || sum.Rejected != 3 ||
-		!strings.Contains(errs, "line 4: ") || !strings.Contains(errs, "line 5: ") ||
-		!strings.Contains(errs, "line 6: the line is longer than 1048576 bytes") {
-		t.Fatalf("append: exit code %d\n%s%s", code, out, errs)
-	}
-	streamtest.Eventually(t, "the events count", func() (bool, string) {
-		_, out, _ := runProgram(t, "", "keys", "show", "user:1", "--http", at)
-		return strings.Contains(out, "4 of 100 used"), out
-	})
-	expect(t, "check user:1 96 --http "+at, 0, "allowed by rule api")
-	expect(t, "check \x01 --http "+at, exitUsage, "bad key: ")
-	expect(t, "append --partitions 8 --redis "+redisURL, 1, "16", "8")
-	for format, c := range map[string][2]string{
-		"lines": {"user:5\n\"user:6\n{}\n", "warning: line 2 looks like JSON"},
-		"clf": {`203.0.113.9 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5` + "\n",
-			"warning: the log begins at 2015-05-17 10:05:03, and its events count as of now"},
-	} {
-		if code, _, errs := runProgram(t, c[0], "append", "--redis", redisURL, "--format", format); code != 0 ||
-			strings.Count(errs, "warning: ") != 1 || !strings.Contains(errs, c[1]) {
-			t.Errorf("append of %s: exit code %d\n%s", format, code, errs)
-		}
-	}
+func TestVersion(t *testing.T) {
 	for _, line := range []string{"version", "version --json", "--version", "-v"} {
 		expect(t, line, 0, version)
 	}
 	labels := fmt.Sprintf("{commit=%q,go_version=%q,version=%q}", thisBuild().Commit, thisBuild().Go, version)
-	if n := metric(t, d.url(), "streamcounter_build_info"+labels); n != "1" {
-		t.Errorf("/metrics: %s", n)
+	if n := metric(t, startServe(t).base(), "streamcounter_build_info"+labels); n != "1" {
+		t.Errorf("/metrics: %s, want 1 for %s", n, labels)
 	}
 }

@@ -2,11 +2,10 @@ package main
 
 import (
 	"errors"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
 // fullDisk is a standard output that takes nothing.
@@ -17,10 +16,7 @@ func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left
 // A command whose output is lost fails, also if its exit code 1 is an answer.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.WriteString(w, `{"key":"user:1","allowed":false,"windows":[],"rules":[]}`)
-	}))
-	defer server.Close()
+	server := testkit.Answering(t, 200, `{"key":"user:1","allowed":false,"windows":[],"rules":[]}`)
 	rules, at := devRules(t), " --http "+server.URL
 	for line, want := range map[string]int{
 		"version": 1, "version --json": 1, "help": 1, "rules check " + rules: 1, "rules check --json " + rules: 1,

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -69,10 +68,7 @@ func TestServersThatAreNotOurs(t *testing.T) {
 	defer elsewhere.Close()
 	redirects := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
 	defer redirects.Close()
-	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprint(w, `{"ok":true}`)
-	}))
-	defer other.Close()
+	other := testkit.Answering(t, 200, `{"ok":true}`)
 	t.Setenv("STREAMCOUNTER_TOKEN", checkerToken)
 	for _, line := range []string{"check user:1", "health", "keys show user:1", "keys reset user:1", "keys throttled",
 		"keys history user:1", "keys top", "keys block user:1", "keys block user:* --yes", "keys unblock user:1",

@@ -39,11 +39,8 @@ func operate(t *testing.T, redisURL string) *operated {
 	var err error
 	o.guard, err = guard.New(nc, guard.Config{Prefix: o.prefix, Rules: []string{"api"}})
 	testkit.Must(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); _ = o.guard.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
-	within, stop := context.WithTimeout(ctx, time.Minute)
+	testkit.Run(t, func(ctx context.Context) { _ = o.guard.Run(ctx) })
+	within, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	testkit.Must(t, o.guard.Ready(within))
 	return o

@@ -42,11 +42,8 @@ func TestMain(m *testing.M) {
 }
 
 type process struct {
-	testkit.Log
-	t    testing.TB
-	cmd  *exec.Cmd
-	done chan struct{}
-	err  error
+	*streamtest.Process
+	t testing.TB
 }
 
 func (p *process) text() string { return p.String() }
@@ -66,54 +63,21 @@ func startProgram(t testing.TB, args ...string) *process {
 // startReading is startProgram with an input.
 func startReading(t testing.TB, in io.Reader, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, done: make(chan struct{})}
-	p.cmd = exec.Command(os.Args[0], args...)
-	p.cmd.Stdin = in
-	p.cmd.Env = programEnv()
-	p.cmd.Stdout, p.cmd.Stderr = p, p
-	testkit.Must(t, p.cmd.Start())
-	go func() {
-		p.err = p.cmd.Wait()
-		close(p.done)
-	}()
-	t.Cleanup(func() {
-		_ = p.cmd.Process.Kill()
-		<-p.done
-		if t.Failed() {
-			t.Logf("streamcounter %s:\n%s", strings.Join(args, " "), p.text())
-		}
-	})
-	return p
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Stdin, cmd.Env = in, programEnv()
+	return &process{streamtest.Run(t, cmd), t}
 }
 
 func (p *process) until(text string) {
 	p.t.Helper()
-	streamtest.Eventually(p.t, fmt.Sprintf("it says %q", text), func() (bool, string) {
-		select {
-		case <-p.done:
-			if said := p.text(); !strings.Contains(said, text) {
-				p.t.Fatalf("ended before it said %q: %v\n%s", text, p.err, said)
-			}
-		default:
-		}
+	p.Eventually(fmt.Sprintf("it says %q", text), func() (bool, string) {
 		said := p.text()
 		return strings.Contains(said, text), said
 	})
 }
 
 // interrupt ends the program cleanly and returns its exit code.
-func (p *process) interrupt() int { return p.endsOn(syscall.SIGINT) }
-
-func (p *process) endsOn(signal os.Signal) int {
-	p.t.Helper()
-	testkit.Must(p.t, p.cmd.Process.Signal(signal))
-	select {
-	case <-p.done:
-	case <-time.After(time.Minute):
-		p.t.Fatalf("still runs a minute after %v:\n%s", signal, p.text())
-	}
-	return p.cmd.ProcessState.ExitCode()
-}
+func (p *process) interrupt() int { p.t.Helper(); return p.EndsOn(syscall.SIGINT) }
 
 // A worker stops in time although Redis hangs: it waits for no answer after its time is over.
 func TestAWorkerStopsWhileRedisHangs(t *testing.T) {
@@ -283,7 +247,7 @@ func TestHangUp(t *testing.T) {
 			testkit.WriteFile(t, "rules.yml", leastRules(10)))
 		_, err = silent.Accept() // it waits for an answer
 		testkit.Must(t, err)
-		testkit.Must(t, p.cmd.Process.Signal(hangUp))
+		testkit.Must(t, p.Cmd.Process.Signal(hangUp))
 		if code := p.interrupt(); code < 0 {
 			t.Errorf("%s: SIGHUP ended it before it was ready", command)
 		}
@@ -300,7 +264,7 @@ func TestHangUp(t *testing.T) {
 		n := streamtest.Connect(t, url).Exists(t.Context(), prefix+":{"+partitionOf(t, "user:1")+"}:events").Val()
 		return n == 1, fmt.Sprint(n)
 	})
-	if code := p.endsOn(hangUp); code != 130 || !strings.Contains(p.text(), "appended 1 events") {
+	if code := p.EndsOn(hangUp); code != 130 || !strings.Contains(p.text(), "appended 1 events") {
 		t.Errorf("append: exit code %d, %s", code, p.text())
 	}
 }

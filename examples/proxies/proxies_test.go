@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -26,25 +25,14 @@ import (
 
 func TestMain(m *testing.M) { streamtest.Main(m) }
 
-// start runs a program until the test ends, and returns a function that ends it before.
-func start(t *testing.T, env []string, name string, args ...string) (process *os.Process, stop func(),
-	said *testkit.Log) {
+// start runs a program until the test ends. It ends cleanly, because that of nginx has processes of its own.
+func start(t *testing.T, env []string, name string, args ...string) *streamtest.Process {
 	t.Helper()
-	said = &testkit.Log{}
 	cmd := exec.Command(name, args...)
-	cmd.Stdout, cmd.Stderr, cmd.Env = said, said, append(os.Environ(), env...)
-	testkit.Must(t, cmd.Start())
-	stop = sync.OnceFunc(func() {
-		_ = cmd.Process.Signal(os.Interrupt)
-		_ = cmd.Wait()
-	})
-	t.Cleanup(func() {
-		stop()
-		if t.Failed() {
-			t.Logf("%s:\n%s", name, said)
-		}
-	})
-	return cmd.Process, stop, said
+	cmd.Env = append(os.Environ(), env...)
+	p := streamtest.Run(t, cmd)
+	t.Cleanup(func() { p.EndsOn(os.Interrupt) })
+	return p
 }
 
 // site is a backend behind a proxy that calls a real streamcounter.
@@ -53,9 +41,7 @@ type site struct {
 	port  map[string]string // port in the example → port of the test
 	reach atomic.Int64      // requests that reached the backend
 	token atomic.Bool       // a token reached the backend
-	away  func()            // ends streamcounter
-	asked *os.Process       // streamcounter
-	log   *testkit.Log      // of streamcounter
+	asked *streamtest.Process
 }
 
 // newSite gives the proxy a token with the scope. Without a scope, streamcounter has no tokens.
@@ -82,7 +68,7 @@ func newSite(t *testing.T, scope string) *site {
 		args = append(args, "--tokens", testkit.WriteFile(t, "tokens.yml",
 			"tokens: [{name: proxy, token: TOKEN-0123456789, scopes: ["+scope+"]}]"))
 	}
-	s.asked, s.away, s.log = start(t, nil, streamtest.Build(t), args...)
+	s.asked = start(t, nil, streamtest.Build(t), args...)
 	s.await("8080", "/readyz")
 	return s
 }
@@ -199,11 +185,9 @@ func (s *site) answersWithout(hangs, away int) {
 			s.t.Errorf("streamcounter %s: %s after %v, want %d within 5s", what, resp.Status, time.Since(began), want)
 		}
 	}
-	testkit.Must(s.t, streamtest.Suspend(s.asked))
-	s.t.Cleanup(func() { _ = streamtest.Resume(s.asked) }) // before the stop: a frozen process does not react
+	testkit.Must(s.t, streamtest.Suspend(s.asked.Cmd.Process))
 	ask("hangs", hangs)
-	testkit.Must(s.t, streamtest.Resume(s.asked))
-	s.away()
+	s.asked.EndsOn(os.Interrupt)
 	ask("is away", away)
 }
 
@@ -243,9 +227,9 @@ func TestNginx(t *testing.T) {
 				t.Fatalf("%s, want the backend's answer", resp.Status)
 			}
 		}
-		s.away()
-		if n := strings.Count(s.log.String(), says); n != 1 {
-			t.Errorf("the log says %s %d times:\n%s", says, n, s.log)
+		s.asked.EndsOn(os.Interrupt)
+		if n := strings.Count(s.asked.String(), says); n != 1 {
+			t.Errorf("the log says %s %d times:\n%s", says, n, s.asked)
 		}
 	})
 }

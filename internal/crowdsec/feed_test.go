@@ -102,25 +102,20 @@ func (w *world) pull(bouncer, query string) string {
 //
 // go test ./internal/crowdsec -run Stories -update writes the lines that begin with <. A reviewer reads them.
 func TestStories(t *testing.T) {
-	testkit.Stories(t, func(t *testing.T, _, _ string, steps []string) (out []string) {
+	testkit.Stories(t, func(t *testing.T, _, _ string, steps []string) []string {
 		var w *world
-		for _, line := range steps {
-			if strings.HasPrefix(line, "<") {
-				continue
-			}
-			out = append(out, line)
+		return testkit.Steps(steps, "<", func(line string) []string {
 			word, rest, _ := strings.Cut(line, " ")
-			switch word {
-			case "", "#":
-			case "rules":
+			if word == "rules" {
 				w = newWorld(t, strings.Fields(rest)...)
-			default:
-				if said, answers := w.step(word, rest); answers {
-					out = append(out, strings.TrimRight("< "+said, " ,"))
-				}
+				return nil
 			}
-		}
-		return out
+			said, answers := w.step(word, rest)
+			if !answers {
+				return nil
+			}
+			return []string{strings.TrimRight(" "+said, " ,")}
+		})
 	})
 }
 

@@ -118,12 +118,10 @@ func newWorld(t *testing.T) *world {
 			<-ctx.Done()
 			<-following
 		}})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); w.Run(ctx) }()
+	testkit.Run(t, w.Run)
 	w.server = httptest.NewServer(httpapi.NewRouter(nil, Routes(w.Feed)...))
 	w.server.Config.RegisterOnShutdown(w.Stop)
-	t.Cleanup(func() { w.Stop(); w.server.CloseClientConnections(); w.server.Close(); cancel(); <-done })
+	t.Cleanup(func() { w.Stop(); w.server.CloseClientConnections(); w.server.Close() })
 	return w
 }
 

@@ -4,6 +4,8 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -84,4 +86,33 @@ func StoriesIn(t *testing.T, dir string, tell func(t *testing.T, path, above str
 			Golden(t, path, above+"\n---\n"+strings.Join(out, "\n")+"\n")
 		})
 	}
+}
+
+// Steps runs the steps of a story and returns them with their answers. Lines that begin with mark are old answers, which
+// it leaves out. Empty lines and lines that begin with # are no steps, and stay.
+func Steps(lines []string, mark string, step func(line string) (answers []string)) (out []string) {
+	for _, line := range lines {
+		if strings.HasPrefix(line, mark) {
+			continue
+		}
+		out = append(out, line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		for _, answer := range step(line) {
+			out = append(out, mark+answer)
+		}
+	}
+	return out
+}
+
+var repeated = regexp.MustCompile(`\{\{(.+?) (\d+)\}\}`)
+
+// Repeat returns a text of a story in which {{a 3}} is aaa.
+func Repeat(text string) string {
+	return repeated.ReplaceAllStringFunc(text, func(part string) string {
+		m := repeated.FindStringSubmatch(part)
+		n, _ := strconv.Atoi(m[2])
+		return strings.Repeat(m[1], n)
+	})
 }

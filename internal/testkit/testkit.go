@@ -6,8 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -100,6 +103,29 @@ var given sync.Map
 func FreeAddr(t testing.TB) string {
 	t.Helper()
 	return fmt.Sprintf("127.0.0.1:%d", FreePort(t))
+}
+
+// Run calls a function beside the test. At the end of the test, or with stop, it ends the context of the function and
+// waits until the function returns.
+func Run(t testing.TB, do func(ctx context.Context)) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var running sync.WaitGroup
+	running.Go(func() { do(ctx) })
+	stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	t.Cleanup(stop)
+	return stop
+}
+
+// Answering returns a server that has one answer.
+func Answering(t testing.TB, status int, body string) *httptest.Server {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	}))
+	t.Cleanup(s.Close)
+	return s
 }
 
 // Log is a text that some goroutines write while a test reads it.

@@ -74,7 +74,7 @@ users: [{name: admin, user: {token: %s}}]
 // await waits until the API server serves a path.
 func (c *cluster) await(server *program, path string) {
 	c.t.Helper()
-	server.eventually("the API server serves "+path, func() (bool, string) {
+	server.Eventually("the API server serves "+path, func() (bool, string) {
 		status, body, err := c.do("GET", path, "")
 		return err == nil && status == 200, fmt.Sprint(status, body, err)
 	})

@@ -55,7 +55,7 @@ func startGateway(t *testing.T, resources map[string]string) *gateway {
 	for name, text := range resources {
 		g.apply(name, text)
 	}
-	<-start(t, nil, program, "certgen", "--local", "--config-home", filepath.Join(dir, "config")).gone
+	<-start(t, nil, program, "certgen", "--local", "--config-home", filepath.Join(dir, "config")).Gone
 	certs := filepath.Join(dir, "config", "certs")
 	start(t, nil, program, "server", "--config-path", testkit.WriteFile(t, "eg.yaml",
 		strings.ReplaceAll(string(config), "DIR", dir)))

@@ -6,7 +6,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -22,54 +21,32 @@ func TestMain(m *testing.M) { streamtest.Main(m) }
 
 // program is a process that runs until its test ends.
 type program struct {
-	testkit.Log // what it says
-	t           testing.TB
-	name        string
-	cmd         *exec.Cmd
-	gone        chan struct{}
+	*streamtest.Process
+	t    testing.TB
+	name string
 }
 
-// start runs a program with variables in addition to the test's own. The kernel ends it when the thread that started
-// it ends.
+// start runs a program with variables in addition to the test's own.
 func start(t testing.TB, env []string, path string, args ...string) *program {
 	t.Helper()
-	p := &program{t: t, name: filepath.Base(path), gone: make(chan struct{})}
-	p.cmd = exec.Command(path, args...)
-	p.cmd.Dir = t.TempDir()
+	cmd := exec.Command(path, args...)
+	cmd.Dir = t.TempDir()
 	ours := func(line string) bool { return strings.HasPrefix(line, "STREAMCOUNTER_") }
-	p.cmd.Env = append(slices.DeleteFunc(os.Environ(), ours), env...)
-	p.cmd.Stdout, p.cmd.Stderr = p, p
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := p.cmd.Start()
-		started <- err
-		if err == nil {
-			_ = p.cmd.Wait()
-			close(p.gone)
-		}
-	}()
-	testkit.Must(t, <-started)
-	t.Cleanup(func() {
-		p.stop()
-		if t.Failed() {
-			t.Logf("%s said:\n%s", p.name, p.String())
-		}
-	})
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), ours), env...)
+	p := &program{streamtest.Run(t, cmd), t, filepath.Base(path)}
+	t.Cleanup(p.stop)
 	return p
 }
 
 // stop ends the program as SIGTERM does, or by SIGKILL if that takes more than 10 seconds.
 func (p *program) stop() {
-	_ = p.cmd.Process.Signal(syscall.SIGCONT)
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	_ = p.Cmd.Process.Signal(syscall.SIGCONT)
+	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
 	select {
-	case <-p.gone:
+	case <-p.Gone:
 	case <-time.After(time.Minute):
-		_ = p.cmd.Process.Kill()
-		<-p.gone
+		_ = p.Cmd.Process.Kill()
+		<-p.Gone
 	}
 }
 
@@ -78,29 +55,11 @@ func (p *program) until(pattern string) []string {
 	p.t.Helper()
 	var found []string
 	compiled := regexp.MustCompile(pattern)
-	p.eventually(fmt.Sprintf("%s says %s", p.name, pattern), func() (bool, string) {
+	p.Eventually(fmt.Sprintf("%s says %s", p.name, pattern), func() (bool, string) {
 		found = compiled.FindStringSubmatch(p.String())
 		return found != nil, "its output is shown below"
 	})
 	return found
-}
-
-// eventually waits for a state that the program causes, but no longer than the program runs.
-func (p *program) eventually(what string, check func() (bool, string)) {
-	p.t.Helper()
-	streamtest.Eventually(p.t, what, func() (bool, string) {
-		ended := false
-		select {
-		case <-p.gone:
-			ended = true
-		default:
-		}
-		done, state := check()
-		if ended && !done {
-			p.t.Fatalf("%s: %s ended: %v; last state: %s", what, p.name, p.cmd.ProcessState, state)
-		}
-		return done, state
-	})
 }
 
 // built returns the path of a program that `make partners` builds.

@@ -81,7 +81,7 @@ func TestTraefik(t *testing.T) {
 			t.Errorf("streamcounter %s: refused after %v, want 2s at most", what, soonest)
 		}
 	}
-	testkit.Must(t, limiter.cmd.Process.Signal(syscall.SIGSTOP))
+	testkit.Must(t, limiter.Cmd.Process.Signal(syscall.SIGSTOP))
 	refused("hangs", http.StatusGatewayTimeout)
 	limiter.stop()
 	refused("is away", http.StatusBadGateway)

@@ -61,7 +61,7 @@ func load(t testing.TB, path string, o ...Options) *Limits {
 // rules. A line "# options: tag=client labels" sets options. The limit that was found follows each step; -update
 // writes it.
 func TestStories(t *testing.T) {
-	testkit.StoriesIn(t, "testdata/stories", func(t *testing.T, _, under string, steps []string) (out []string) {
+	testkit.StoriesIn(t, "testdata/stories", func(t *testing.T, _, under string, steps []string) []string {
 		option := map[string]string{}
 		for _, field := range strings.Fields(regexp.MustCompile("(?m)^# options: .*").FindString(under)) {
 			name, value, _ := strings.Cut(field, "=")
@@ -73,23 +73,16 @@ func TestStories(t *testing.T) {
 		}
 		l := load(t, limits, Options{Tag: option["tag"], Shadow: option["shadow"] != "", Quota: option["quota"] != "",
 			Unlevelled: option["unlevelled"] != ""})
-		for _, line := range steps {
-			if strings.HasPrefix(line, "  ") {
-				continue
-			}
-			out = append(out, line)
+		return testkit.Steps(steps, "  ", func(line string) (out []string) {
 			domain, entries, _ := strings.Cut(line, " ")
-			switch {
-			case domain == "" || domain == "#":
-			case domain == "rules":
-				for _, r := range l.rules.List() {
-					out = append(out, "  "+r.Match+"\t"+r.Name)
-				}
-			default:
-				out = append(out, "  "+found(t, l, domain, entries, option["labels"] != ""))
+			if domain != "rules" {
+				return []string{found(t, l, domain, entries, option["labels"] != "")}
 			}
-		}
-		return out
+			for _, r := range l.rules.List() {
+				out = append(out, r.Match+"\t"+r.Name)
+			}
+			return out
+		})
 	})
 }
 
