@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 }
 
 type process struct {
-	*streamtest.Process
+	*streamtest.Child
 	t testing.TB
 }
 

@@ -26,7 +26,7 @@ import (
 func TestMain(m *testing.M) { streamtest.Main(m) }
 
 // start runs a program until the test ends. It ends cleanly, because that of nginx has processes of its own.
-func start(t *testing.T, env []string, name string, args ...string) *streamtest.Process {
+func start(t *testing.T, env []string, name string, args ...string) *streamtest.Child {
 	t.Helper()
 	cmd := exec.Command(name, args...)
 	cmd.Env = append(os.Environ(), env...)
@@ -41,7 +41,7 @@ type site struct {
 	port  map[string]string // port in the example → port of the test
 	reach atomic.Int64      // requests that reached the backend
 	token atomic.Bool       // a token reached the backend
-	asked *streamtest.Process
+	asked *streamtest.Child
 }
 
 // newSite gives the proxy a token with the scope. Without a scope, streamcounter has no tokens.

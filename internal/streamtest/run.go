@@ -12,8 +12,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
 
-// Process is a program that runs beside a test, and what it says.
-type Process struct {
+// Child is a program that runs beside a test, and what it says.
+type Child struct {
 	testkit.Log
 	T    testing.TB
 	Cmd  *exec.Cmd
@@ -21,9 +21,9 @@ type Process struct {
 }
 
 // Run starts a program, which ends with the test. If the test fails, what the program said is logged.
-func Run(t testing.TB, cmd *exec.Cmd) *Process {
+func Run(t testing.TB, cmd *exec.Cmd) *Child {
 	t.Helper()
-	p := &Process{T: t, Cmd: cmd, Gone: make(chan struct{})}
+	p := &Child{T: t, Cmd: cmd, Gone: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = p, p, dieWithParent()
 	testkit.Must(t, launch(cmd, p.Gone))
 	t.Cleanup(func() {
@@ -37,7 +37,7 @@ func Run(t testing.TB, cmd *exec.Cmd) *Process {
 }
 
 // Eventually waits for a state that the program causes, but no longer than the program runs.
-func (p *Process) Eventually(what string, check func() (done bool, state string)) {
+func (p *Child) Eventually(what string, check func() (done bool, state string)) {
 	p.T.Helper()
 	Eventually(p.T, what, func() (bool, string) {
 		ended := false
@@ -55,7 +55,7 @@ func (p *Process) Eventually(what string, check func() (done bool, state string)
 }
 
 // EndsOn sends a signal to the program, if it has not ended, waits for its end, and returns its exit code.
-func (p *Process) EndsOn(signal os.Signal) int {
+func (p *Child) EndsOn(signal os.Signal) int {
 	p.T.Helper()
 	_ = p.Cmd.Process.Signal(syscall.SIGCONT) // a frozen process would keep the other signal for later
 	_ = p.Cmd.Process.Signal(signal)

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { streamtest.Main(m) }
 
 // program is a process that runs until its test ends.
 type program struct {
-	*streamtest.Process
+	*streamtest.Child
 	t    testing.TB
 	name string
 }
