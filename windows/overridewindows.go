@@ -150,7 +150,7 @@ func (r *Rules) ValidateOverride(o *api.Override) error {
 		list[i], o.Windows[i].Per = one, one.PerText()
 	}
 	if f := (&Rule{Windows: list}).validateWindows(); f != nil {
-		return bad("%s: %s", f.at, f.msg)
+		return bad("%s", strings.TrimPrefix(f.at+": "+f.msg, "windows: ")) // windows is an empty list
 	}
 	if o.Key != "" {
 		plan := r.MatchAsWritten(o.Key)
