@@ -55,7 +55,7 @@ func (s *Server) getThrottled(w http.ResponseWriter, r *http.Request) error {
 		page, next, err := s.checks.Throttled(ctx, n, q.Get("after"), func(t api.Throttled) bool {
 			return (!q.Has("rule") || t.Rule == rule) && (!q.Has("shadow") || t.Shadow == shadow)
 		})
-		if err == nil && len(page) == 0 && q.Has("rule") && rule != api.OverrideRule && !s.checks.HasRule(rule) {
+		if err == nil && len(page) == 0 && q.Has("rule") && !s.throttles(rule) {
 			err = errNoRule(rule)
 		}
 		return throttledAnswer{Throttled: append([]api.Throttled{}, page...), Next: next, Truncated: next != ""}, err
