@@ -52,7 +52,7 @@ var alone = map[string]string{
 		internal/reload`,
 	"alerts":        "api internal/pause internal/subscription internal/tracing",
 	"client":        "api internal/inprocess internal/lease internal/pause internal/redact internal/transport",
-	"client/grpc":   "api internal/redact internal/transport",
+	"client/grpc":   "api internal/pause internal/redact internal/transport",
 	"client/guard":  "api internal/natsconn internal/subscription",
 	"client/httpmw": "api client internal/forwarded internal/gate",
 	"client/grpcmw": "api client internal/forwarded internal/gate",

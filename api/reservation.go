@@ -36,7 +36,7 @@ type ReservationOfAll struct {
 // Checks. If both are missing, it is what was reserved.
 type CommitRequest struct {
 	Cost   *int64       `json:"cost,omitempty"`
-	Checks []CommitCost `json:"checks,omitempty"`
+	Checks []CommitCost `json:"checks,omitzero"`
 }
 
 // CommitCost is what one key of a reservation is charged; 0 is allowed.

@@ -15,11 +15,11 @@ import (
 // be sent again with the same costs. If the reservation is not open, the error wraps api.ErrNoReservation,
 // api.ErrReservationExpired or api.ErrReservationSettled.
 func (s *Service) Commit(ctx context.Context, id string, req api.CommitRequest) (api.Settlement, error) {
+	if req.Checks != nil && (req.Cost != nil || len(req.Checks) == 0) {
+		return api.Settlement{}, fmt.Errorf(`%w: give either "cost" or "checks" of one key or more`, api.ErrBadRequest)
+	}
 	costs := map[string]int64{}
 	for i, c := range req.Checks {
-		if req.Cost != nil {
-			return api.Settlement{}, fmt.Errorf(`%w: give either "cost" or "checks"`, api.ErrBadRequest)
-		}
 		if _, twice := costs[c.Key]; twice {
 			return api.Settlement{}, fmt.Errorf("%w: checks[%d]: key %s is given twice", api.ErrBadRequest, i,
 				api.Shorten(c.Key))
@@ -57,7 +57,7 @@ func (s *Service) Commit(ctx context.Context, id string, req api.CommitRequest) 
 // validateFinal refuses a cost that a commit cannot charge. It may be 0.
 func validateFinal(cost int64) error {
 	if err := api.ValidateCount(cost); err != nil && cost != 0 {
-		return fmt.Errorf("%w, or 0", err)
+		return fmt.Errorf("cost: %w, or 0", err)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -154,5 +155,37 @@ func TestACallerWhoHasLeftChargesNothing(t *testing.T) {
 			}
 		}
 		w.wantUsed(t, "user:1", 0)
+	}
+}
+
+// The error of a caller who left is that of its context, over every transport.
+func TestTheErrorOfACallerWhoHasLeftIsThatOfItsContext(t *testing.T) {
+	canceled, leave := context.WithCancel(t.Context())
+	leave()
+	late, end := context.WithTimeout(t.Context(), 0)
+	defer end()
+	for _, way := range transports {
+		c := way.open(t, newWorld(t, streamtest.AnyRedis(t), patience, tenAMinute))
+		for want, ctx := range map[error]context.Context{context.Canceled: canceled, context.DeadlineExceeded: late} {
+			for _, kind := range []string{"check", "all", "each"} {
+				if err := ask(ctx, c, kind, api.CheckRequest{Key: "user:1"}); !errors.Is(err, want) ||
+					outcome(err) != wasNotSent {
+					t.Errorf("%s, %s: %v, want %v and that nothing was sent", way.name, kind, err, want)
+				}
+			}
+		}
+	}
+}
+
+// The error of one key does not name checks[0], which the caller did not give.
+func TestTheErrorOfOneKeyNamesNoIndex(t *testing.T) {
+	for _, way := range reservers {
+		c := way.open(t, newWorld(t, streamtest.AnyRedis(t), patience, tenAMinute))
+		for _, kind := range []string{"check", "reserve"} {
+			err := ask(t.Context(), c, kind, api.CheckRequest{Key: ""})
+			if !errors.Is(err, api.ErrBadKey) || strings.Contains(err.Error(), "checks[") {
+				t.Errorf("%s, %s: %v", way.name, kind, err)
+			}
+		}
 	}
 }

@@ -67,8 +67,7 @@ func (r *Rules) Effect(o api.Override) (e api.OverrideEffect) {
 	if o.Key == "" {
 		for _, rule := range r.list {
 			if f := rule.refuses(o); f != nil && rule.Match != "" && !rule.Shadow {
-				e.Warnings = append(e.Warnings, fmt.Sprintf("keys of rule %s stay as they are: %s: %s", rule.Name, f.at,
-					f.msg))
+				e.Warnings = append(e.Warnings, fmt.Sprintf("keys of rule %s stay as they are: %s", rule.Name, f.msg))
 			}
 		}
 		return e
@@ -151,7 +150,7 @@ func (r *Rules) ValidateOverride(o *api.Override) error {
 		list[i], o.Windows[i].Per = one, one.PerText()
 	}
 	if f := (&Rule{Windows: list}).validateWindows(); f != nil {
-		return bad("%s: %s", f.at, f.msg)
+		return bad("%s", strings.TrimPrefix(f.at+": "+f.msg, "windows: ")) // windows is an empty list
 	}
 	if o.Key != "" {
 		plan := r.MatchAsWritten(o.Key)
@@ -160,11 +159,11 @@ func (r *Rules) ValidateOverride(o *api.Override) error {
 				api.Shorten(o.Key), r.matches())
 		}
 		if f := plan.Live.refuses(*o); f != nil {
-			remedy := ""
-			if !o.Only && !plan.Live.distinct() {
-				remedy = `; "only": true (keys limit --all) replaces all of them`
+			remedy, all := "an override cannot replace a window of values", *o
+			if all.Only = true; plan.Live.refuses(all) == nil {
+				remedy = `"only": true (keys limit --all) replaces them`
 			}
-			return bad("windows: beside those of rule %q: %s: %s%s", plan.Live.Name, f.at, f.msg, remedy)
+			return bad("windows: beside those of rule %q: %s; %s", plan.Live.Name, f.msg, remedy)
 		}
 	}
 	return nil

@@ -97,11 +97,11 @@ func (r *Rule) validateWindows() *fault {
 			if r.Windows[j].InFlight != w.InFlight {
 				first = fmt.Sprintf("windows[%d]", j)
 			}
-			what := "want each span once in a rule"
-			if other := r.Windows[j]; other.PerText() != w.PerText() {
-				what += fmt.Sprintf(", and %s and %s can last equally long", other.PerText(), w.PerText())
+			other, are := r.Windows[j], "are equally long: want different lengths, if only by 1s"
+			if other.inPeriods() || w.inPeriods() {
+				are = "can be equally long: want different lengths"
 			}
-			return &fault{per, first, fmt.Sprintf("%s %s: %s", field, w.PerText(), what)}
+			return &fault{per, first, fmt.Sprintf("%s %s: %s and %s %s", field, w.PerText(), other, w, are)}
 		}
 	}
 	return nil

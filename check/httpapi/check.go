@@ -78,7 +78,9 @@ func (s *Server) getCheck(w http.ResponseWriter, r *http.Request) error {
 		return s.extracted(w, r, q.Get("extractor"), req.Mode, deny)
 	}
 	if req.Values, err = valuesOf(q["value"]); err == nil && q.Has("cost") {
-		req.Cost, err = api.ParseCount(q.Get("cost"))
+		if req.Cost, err = api.ParseCount(q.Get("cost")); err != nil {
+			err = fmt.Errorf("cost: %w", err)
+		}
 	}
 	if err != nil {
 		return writeRefusal(w, r, err, deny)
@@ -208,7 +210,7 @@ func (b checkBody) request() (api.CheckRequest, error) {
 	r := api.CheckRequest{Key: b.Key, Cost: 1, Values: b.Values}
 	if b.Cost != nil {
 		if err := api.ValidateCount(*b.Cost); err != nil {
-			return r, err
+			return r, fmt.Errorf("cost: %w", err)
 		}
 		r.Cost = *b.Cost
 	}

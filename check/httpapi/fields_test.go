@@ -165,7 +165,7 @@ func fieldsOf(t reflect.Type, name string) map[string]field {
 		case f.Anonymous && tag == "":
 			maps.Copy(out, fieldsOf(f.Type, name))
 		case tag != "-":
-			missing := strings.Contains(options, "omitempty") || optionalInRequests[name+"."+tag] ||
+			missing := strings.Contains(options, "omit") || optionalInRequests[name+"."+tag] ||
 				name == "CheckRequest" || name == "ReservationRequest"
 			out[tag] = field{holdsOf(f.Type), !missing}
 		}

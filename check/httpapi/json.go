@@ -52,7 +52,7 @@ func exactFields(body []byte, ours []string) error {
 	}
 }
 
-// exactValue reads the value of a field; the name is empty in a list and at the top.
+// exactValue reads the value of a field; the name is checks[0] in the list of checks, and empty at the top.
 func exactValue(dec *json.Decoder, ours []string, name string, depth int) error {
 	token, err := dec.Token()
 	if err != nil {
@@ -61,9 +61,10 @@ func exactValue(dec *json.Decoder, ours []string, name string, depth int) error 
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%w: at byte %d: "+format, append([]any{api.ErrBadRequest, dec.InputOffset()}, args...)...)
 	}
+	list, _, _ := strings.Cut(name, "[")
 	opened := token == json.Delim('{') || token == json.Delim('[')
 	switch {
-	case token == nil && (depth == 0 || slices.Contains(ours, name)):
+	case token == nil && (depth == 0 || slices.Contains(ours, list)):
 		return bad("%s is null", cmp.Or(name, "the value"))
 	case !opened:
 		return nil
@@ -74,9 +75,11 @@ func exactValue(dec *json.Decoder, ours []string, name string, depth int) error 
 		ours = nil
 	}
 	seen := map[string]bool{}
-	for dec.More() {
+	for i := 0; dec.More(); i++ {
 		field := ""
-		if token == json.Delim('{') {
+		if token == json.Delim('[') {
+			field = fmt.Sprintf("%s[%d]", name, i)
+		} else {
 			key, err := dec.Token()
 			if err != nil {
 				return err
@@ -119,7 +122,7 @@ func expectedJSON(k reflect.Kind) string {
 	case reflect.Struct, reflect.Map:
 		return "an object"
 	}
-	return "an integer in plain digits"
+	return "an integer in plain digits, at most 18 of them"
 }
 
 // loneSurrogate returns the index of the first \u escape that is half a character, or -1 if there is none.

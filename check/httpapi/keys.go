@@ -50,10 +50,14 @@ func (s *Server) getThrottled(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	rule := q.Get("rule")
 	return s.list(w, r, func(ctx context.Context) (any, error) {
 		page, next, err := s.checks.Throttled(ctx, n, q.Get("after"), func(t api.Throttled) bool {
-			return (!q.Has("rule") || t.Rule == q.Get("rule")) && (!q.Has("shadow") || t.Shadow == shadow)
+			return (!q.Has("rule") || t.Rule == rule) && (!q.Has("shadow") || t.Shadow == shadow)
 		})
+		if err == nil && len(page) == 0 && q.Has("rule") && !s.throttles(rule) {
+			err = errNoRule(rule)
+		}
 		return throttledAnswer{Throttled: append([]api.Throttled{}, page...), Next: next, Truncated: next != ""}, err
 	})
 }

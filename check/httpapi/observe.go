@@ -55,7 +55,7 @@ func (s *Server) top(ctx context.Context, q url.Values, n int) (out api.Top, err
 	if q.Has("rule") {
 		rule := q.Get("rule")
 		if !slices.Contains(rules, rule) && !s.checks.HasRule(rule) {
-			return out, fmt.Errorf("%w: rule=%s, expected the name of a rule", api.ErrBadRequest, api.Shorten(rule))
+			return out, errNoRule(rule)
 		}
 		rules = []string{rule}
 	}
@@ -64,4 +64,8 @@ func (s *Server) top(ctx context.Context, q url.Values, n int) (out api.Top, err
 		out.Rules = append(out.Rules, all.Top(rule, n))
 	}
 	return out, nil
+}
+
+func errNoRule(name string) error {
+	return fmt.Errorf("%w: rule=%s, expected the name of a rule", api.ErrBadRequest, api.Shorten(name))
 }

@@ -86,6 +86,11 @@ func (s *Server) putOverride(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, out, err)
 }
 
+// throttles reports whether decisions can have this rule: one that there is, or that of blocks.
+func (s *Server) throttles(rule string) bool {
+	return rule == api.OverrideRule || s.checks.HasRule(rule)
+}
+
 // hideCaller removes who set an override, unless the reader is an admin. The history leaves that out too.
 func hideCaller(ctx context.Context, set api.SetByOperator) {
 	if set.Override != nil && !access.IsAdmin(ctx) {

@@ -96,12 +96,12 @@ func (r *Redis) RecordRules(ctx context.Context) error {
 
 // Check implements client.Checker.
 func (r *Redis) Check(ctx context.Context, req api.CheckRequest) (api.CheckAnswer, error) {
-	reqs, err := transport.ValidateAll(ctx, []api.CheckRequest{req})
+	req, err := transport.Validate(ctx, req)
 	if err != nil {
 		return api.CheckAnswer{}, err
 	}
-	answer, err := r.checks.Check(ctx, reqs[0])
-	return transport.Decided(answer, transport.ErrorOf(err, reqs...))
+	answer, err := r.checks.Check(ctx, req)
+	return transport.Decided(answer, transport.ErrorOf(err, req))
 }
 
 // Close gives back the units of hot keys that this process may still spend. Without Close they are charged. The

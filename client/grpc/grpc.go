@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/streamcounter/streamcounter/api"
+	"github.com/streamcounter/streamcounter/internal/pause"
 	"github.com/streamcounter/streamcounter/internal/redact"
 	"github.com/streamcounter/streamcounter/internal/transport"
 )
@@ -177,7 +178,7 @@ func (g *Client) ask(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAn
 	ctx = context.WithValue(metadata.AppendToOutgoingContext(ctx, md...), sentKey{}, sent)
 	resp, err := g.client.ShouldRateLimit(ctx, out)
 	if err != nil {
-		return api.ChecksAnswer{}, transport.ErrorOf(g.errorOf(err, sent.Load()), reqs...)
+		return api.ChecksAnswer{}, transport.ErrorOf(g.errorOf(ctx, err, sent.Load()), reqs...)
 	}
 	all, err := answerOf(resp, reqs)
 	return all, transport.ErrorOf(err, reqs...)
@@ -185,7 +186,7 @@ func (g *Client) ask(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAn
 
 // errorOf turns a status back into the error that the server meant, or adds to it what may have happened to the
 // request.
-func (g *Client) errorOf(err error, sent bool) error {
+func (g *Client) errorOf(ctx context.Context, err error, sent bool) error {
 	s := status.Convert(err)
 	if text := g.hide.Replace(s.Message()); text != s.Message() {
 		p := s.Proto()
@@ -197,6 +198,9 @@ func (g *Client) errorOf(err error, sent bool) error {
 		if info, ok := d.(*errdetails.ErrorInfo); ok && info.Domain == api.ErrorDomain {
 			return transport.Named(strings.ReplaceAll(strings.ToLower(info.Reason), "_", "-"), s.Message())
 		}
+	}
+	if gone := pause.Gone(ctx); gone != nil {
+		err = fmt.Errorf("%w: %w", gone, err) // a status does not wrap it
 	}
 	switch {
 	case s.Code() == codes.Unauthenticated:

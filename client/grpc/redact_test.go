@@ -47,7 +47,7 @@ func TestNoErrorShowsASecret(t *testing.T) {
 		said(err)
 		cancel()
 		for _, sent := range []bool{false, true} {
-			err := c.errorOf(status.Error(codes.Unavailable, "lookup "+target+" failed"), sent)
+			err := c.errorOf(t.Context(), status.Error(codes.Unavailable, "lookup "+target+" failed"), sent)
 			said(err)
 		}
 		if err := c.Close(); err != nil {

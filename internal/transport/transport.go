@@ -122,17 +122,20 @@ func ValidateAnswer(a api.CheckAnswer, key string) error {
 
 // ValidateReservation returns the keys of a reservation, one or several, with their costs filled in.
 func ValidateReservation(ctx context.Context, req api.ReservationRequest) ([]api.CheckRequest, error) {
-	reqs := req.Checks
-	switch {
-	case reqs == nil:
-		reqs = []api.CheckRequest{req.CheckRequest}
-	case req.Key != "" || req.Cost != 0:
+	if req.Checks != nil && (req.Key != "" || req.Cost != 0) {
 		return nil, fmt.Errorf("%w: a reservation has either a key and its cost or checks", api.ErrBadRequest)
 	}
 	if req.TTLMs < 0 {
 		return nil, fmt.Errorf("%w: ttl_ms is %d, expected 0 or more", api.ErrBadRequest, req.TTLMs)
 	}
-	reqs, err := ValidateAll(ctx, reqs)
+	if req.Checks == nil { // the error names no checks[0], which the caller did not give
+		if req.Mode != "" {
+			return nil, fmt.Errorf("%w: it has a mode, a reservation has none", api.ErrBadRequest)
+		}
+		one, err := Validate(ctx, req.CheckRequest)
+		return []api.CheckRequest{one}, err
+	}
+	reqs, err := ValidateAll(ctx, req.Checks)
 	for i, r := range reqs {
 		if r.Mode != "" || req.Mode != "" {
 			return nil, fmt.Errorf("%w: checks[%d] has a mode, a reservation has none", api.ErrBadRequest, i)
