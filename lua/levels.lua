@@ -131,8 +131,7 @@ local function throttle_begins(s, rule, rec, crossed, new)
 end
 
 -- raise_window adds the levels that a window has reached, and that its record does not have yet, to w and to crossed.
--- w is the window's part of the record. Afterwards it has used, reached (the highest level that its use reaches) and
--- the threshold of that level.
+-- w is the window's part of the record. It gets used, reached (the highest level of its use) and its threshold.
 local function raise_window(s, rule, rec, w, crossed)
   local place = 1 -- the place of the step in w.raised
   for _, step in ipairs(w.window.steps) do
@@ -181,20 +180,22 @@ end
 
 -- lower marks the levels of a window that have ended: falls (pct -> true if that level ends) and fell (when). It
 -- renews a level that continues. A changed rule applies at once, whatever `until` and the hold are. (If the use is
--- below a level before its end, a process with another rule has raised it, or the rule now counts something else.)
+-- below a level before its end, a process with another rule has raised it, or the rule now counts something else.) If
+-- the rule has lost a percentage, only that level ends.
 local function lower(s, rule, w, same_algorithm)
-  local window, top = w.window, top_of(w)
+  local window, top = w.window, 0
+  for _, r in ipairs(w.raised) do top = window.has[r.pct] and r.pct or top end
+  w.falls, w.fell = function(pct) return not window.has[pct] end, s.now
+  if top < top_of(w) then w.till = w.reached > 0 and ends_at(s, rule, w.index, w.reached, w.threshold) or s.now end
   local denied = top == 100 and not rule.shadow and denied_until(s) or 0
   local rule_changed = not same_algorithm or w.limit ~= window.limit or w.reached < top and max(s.now, denied) < w.till
-  for _, r in ipairs(w.raised) do rule_changed = rule_changed or not window.has[r.pct] end
   local ends = max(w.till, w.moved + rule.hold)
   if s.now < ends and not rule_changed then return end
   w.limit = window.limit
-  local reached = w.reached
-  w.falls = function(pct) return pct > reached or not window.has[pct] end
+  w.falls = function(pct) return pct > w.reached or not window.has[pct] end
   w.fell = rule_changed and s.now or min(ends, s.now)
-  if reached > 0 then w.till = ends_at(s, rule, w.index, reached, w.threshold) end
-  if reached == top and not rule_changed then w.moved = s.now end
+  if w.reached > 0 then w.till = ends_at(s, rule, w.index, w.reached, w.threshold) end
+  if w.reached == top and not rule_changed then w.moved = s.now end
 end
 
 -- release writes that the key is no longer throttled. `said` is the throttle decision that was published.
@@ -257,8 +258,7 @@ local function move(s, rule, list)
 end
 
 -- judge_rule compares what a key's windows under one rule hold with the key's record, and writes what changed. It
--- returns how many transitions it wrote, and whether the record was corrupt. text is the record as read, false if
--- there is none.
+-- returns how many transitions it wrote, and whether the record was corrupt. text is the record, false: none.
 local function judge_rule(s, rule, before, field, text)
   local rec = parse_record(text, s.now)
   local x = about(s.place, s.key, field, s.now, rec)

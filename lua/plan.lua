@@ -58,6 +58,8 @@
 --   leaves(m, w, t, units, n)  returns the earliest time at which at most n of the `units` that are charged at t may
 --                        be left in window w; if units fade, the units that it has already count too. Without units:
 --                        a time until which all that is charged at t counts in full
+--   late(m, w, t, units)  returns how many of the units that were charged at t, in the past, window w has now; nil:
+--                        all of them, until `leaves`
 --   lasts(m)             returns for how many ms a key that is not written must be kept; nil: for its span
 -- and, if a plan has settings for the algorithm that are not read here:
 --   more(meter, given, plan, i, windows)  reads them from the decoded text of the plan's i-th meter

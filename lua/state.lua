@@ -14,16 +14,16 @@
 -- and, for the operations:
 --   charged   units that this call charges
 --   near      true if it is near a level
--- and the fields that near_level sets (levels.lua).
--- The first KEPT states are used again from call to call, because new tables would cost more. So open_key sets every
--- field of a state that an operation reads. More states are garbage after their call: the library's memory is outside
--- of maxmemory, and the garbage collector scans it in each call.
+-- and the fields that near_level sets (levels.lua). The first KEPT states are used again from call to call, as new
+-- tables would cost more. So open_key sets every field of a state that an operation reads. More states are garbage
+-- after their call: the library's memory is outside of maxmemory, and the garbage collector scans it in each call.
 local KEPT = 500
 local states = {}
 
 -- hooks are what a feature adds to the core for every key:
 --   marked(s)         is called if a meter of the key has a mark, or might have one. It finds the units that count in
 --                     addition to the charged ones
+--   looked(s)         is called by look_at for a key that has such units, to take out those that have left a window
 --   free_at(s, w, n)  replaces free_at for a key that has such units
 local hooks = {}
 
@@ -79,12 +79,10 @@ local function charged_leaves(s, w, t, units, n)
   local plan = s.plan
   local m = s.meters[plan.meter_of[w]]
   local leaves = m.meter.leaves
-  t = max(t, m.now)
-  return leaves and leaves(m, plan.place_of[w], t, units, n) or t + plan.ms[w]
+  return leaves and leaves(m, plan.place_of[w], t, units, n) or max(t, m.last) + plan.ms[w]
 end
 
--- look_at finds what each window of a key holds. Call it after open_key, and again after units were added at a time
--- other than now.
+-- look_at finds what each window of a key holds. Call it after open_key, and again after units were added in the past.
 local function look_at(s)
   local plan, used, more, meters = s.plan, s.used, s.more, s.meters
   for i = 1, plan.many do
@@ -94,6 +92,7 @@ local function look_at(s)
   if plan.slots then
     for _, w in ipairs(plan.slots) do used[w] = more end
   end
+  if more > 0 then hooks.looked(s) end
   return s
 end
 
@@ -104,8 +103,7 @@ local function free_at(s, w, n)
   return charged_free_at(s, w, n)
 end
 
--- charge adds `count` units at ms (nil: now), in each meter whose windows reach back to ms. It returns whether there
--- is such a meter.
+-- charge adds `count` units at ms (nil: now) to each meter whose windows reach back to it. It returns if any does.
 local function charge(s, ms, id, count)
   local meters, charged = s.meters, false
   for i = 1, s.plan.many do

@@ -16,21 +16,21 @@ local function word_of(id) return match(id, '^%w+') end
 --   sum      the reserved units, without those that have expired
 --   was      the result of read_reserved, which has the expired units too; nil if nothing is reserved
 --   policy   the policy of its reservations: c, f, or m if they differ
---   expired  the members that have expired
---   charged  the units of these that are to be charged
+--   expired  the members that have expired, each with `units`, which are to be charged, and `at`, when it expired
 --   s        the state of the key; nil if no rule counts it
 local function read_key(k, place, now)
   local key = {holds = KEYS[k], key = user_key(KEYS[k]), place = place, units = 0, own_policy = 'c', sum = 0,
-               was = nil, charged = 0, policy = 'c', expired = nil, s = nil}
+               was = nil, policy = 'c', expired = {}, s = nil}
   local r = call('ZCARD', key.holds) > 0 and read_reserved(KEYS[place + LEVELS], key.key, now)
   if not r then return key end
   key.sum, key.was, key.policy = r.units, r, r.policy
-  local members = call('ZRANGEBYSCORE', key.holds, '-inf', int(now), 'LIMIT', '0', '1000')
-  for _, member in ipairs(members) do
-    local n, policy = match(member, ':(%d+):([cfl])$')
+  local members = call('ZRANGEBYSCORE', key.holds, '-inf', int(now), 'WITHSCORES', 'LIMIT', '0', '1000')
+  for i = 1, #members, 2 do
+    local n, policy = match(members[i], ':(%d+):([cfl])$')
     n = tonumber(n or '0')
-    key.expired, key.sum = members, max(0, key.sum - n)
-    if policy ~= 'f' then key.charged = key.charged + n end
+    key.sum = max(0, key.sum - n)
+    table.insert(key.expired, {member = members[i], units = policy ~= 'f' and n or 0,
+                               at = floor(tonumber(members[i + 1]) or 0)})
   end
   return key
 end
@@ -67,14 +67,14 @@ local function prove_key_types(keys)
   end
 end
 
--- stays returns whether units that are charged now count in full in each window for a second, which is how long a
--- denial is remembered (check/denials.go).
-local function stays(s)
+-- stays returns whether units that are charged at `at` (nil: now) count in full in each window for one more second,
+-- which is how long a denial is remembered (check/denials.go).
+local function stays(s, at)
   for i = 1, s.plan.many do
     local m = s.meters[i]
     local leaves = m.meter.leaves
     for w = 1, m.meter.n do
-      local left = leaves and leaves(m, w, m.now) or m.now + m.meter.ms[w]
+      local left = leaves and leaves(m, w, at or m.now) or (at or m.now) + m.meter.ms[w]
       if left < m.now + 1000 then return false end
     end
   end
@@ -106,27 +106,27 @@ local function write_reserved(key, now)
   return r
 end
 
--- write_key writes the new state of a key: key.sum units are reserved, `granted` of them in this call,
--- and `charge_units` more units are charged. It returns how many transitions it wrote.
+-- write_key writes the new state of a key: key.sum units are reserved, `granted` of them in this call, and
+-- `charge_units` more units are charged, and those of `expired` (nil: none). It returns how many transitions it wrote.
 -- It changes the partition's mark (freed.lua) if a denial that other processes remember may now end earlier: units are
 -- free, or will be free sooner than those processes computed, at the end of a reservation or when the charged units
 -- leave. A denial does not end earlier if the charged units stay (see stays). Then only the wait that the processes
 -- computed may be too long, and the mark is changed only near a level.
 -- leased: the units are of a lease. They are charged often and soon, so the mark is not changed for a wait.
-local function write_key(key, charge_units, granted, now, leased)
+local function write_key(key, charge_units, granted, now, leased, expired)
   local r, was, old = write_reserved(key, now), key.was, key.s
   -- Units that are charged or freed before their reservation was to end leave earlier than was computed.
-  local transitions, freed, near = 0, false, false
+  local transitions, freed, near, at = 0, false, false, expired and expired[1].at
   local sooner = was and r and (r.first < was.first or r.till < was.till)
   local earlier = sooner or was and key.sum < was.units
   key.was = r
   if not old then return 0 end
   hold(old, r)
-  if charge_units > 0 then
-    charge(old, nil, nil, int(charge_units))
-  else
-    mark(old, granted > 0)
+  local written = charge_units > 0 and charge(old, nil, nil, int(charge_units))
+  for _, one in ipairs(expired or {}) do -- as late events (fold.lua)
+    written = one.units > 0 and charge(old, one.at, nil, int(one.units)) or written
   end
+  if not written then mark(old, granted > 0) end
   local s = look_at(open_key(old.plan, old.k, key.place, now))
   near_level(s, key.key, nil, old)
   key.s, s.refunded = s, earlier
@@ -134,7 +134,7 @@ local function write_key(key, charge_units, granted, now, leased)
     freed = freed or s.used[w] < old.used[w]
     near = near or max(s.used[w], old.used[w]) >= s.plan.lowest[w]
   end
-  freed = freed or earlier and (near and not leased or not stays(s)) or sooner and (was.frees or r.frees)
+  freed = freed or earlier and (near and not leased or not stays(s, at)) or sooner and (was.frees or r.frees)
   if near then transitions = judge(s) end
   if freed then mark_freed(KEYS[key.place + LEVELS]) end
   return transitions
@@ -144,14 +144,14 @@ end
 -- sweeps. It returns how many transitions it wrote. Their records then have the state expired, whatever the clock
 -- does. Otherwise a caller that commits a reservation after the clock stepped back would be charged twice.
 local function expire_key(key, now)
-  if not key.expired then return 0 end
-  local reservations = KEYS[key.place + RESERVATIONS]
-  for _, member in ipairs(key.expired) do
-    call('ZREM', key.holds, member)
-    local id = match(member, '^([^:]+):')
+  if not key.expired[1] then return 0 end
+  local reservations, expired = KEYS[key.place + RESERVATIONS], key.expired
+  for _, one in ipairs(expired) do
+    call('ZREM', key.holds, one.member)
+    local id = match(one.member, '^([^:]+):')
     local head, rest = match(id and call('HGET', reservations, id) or '', '^open(\n%d+\n%d+\n[^\n]+\n)0(\n.*)$')
     if head then call('HSET', reservations, id, 'expired' .. head .. int(now) .. rest) end
   end
-  key.expired = nil
-  return write_key(key, key.charged, 0, now)
+  key.expired = {}
+  return write_key(key, 0, 0, now, false, expired)
 end

@@ -1,5 +1,4 @@
--- reserved.lua: reserved units of a key count as used until their reservation is settled. Here they are added to
--- what the key's meters hold.
+-- reserved.lua: reserved units of a key count as used until their reservation is settled, beside its meters.
 --
 -- Each meter of such a key is marked, and the number of reserved units is in one field of the hash of levels. So a key
 -- without reservations pays nothing:
@@ -33,33 +32,44 @@ local function hold(s, r)
 end
 
 function hooks.marked(s, now)
-  local r = read_reserved(KEYS[s.place], user_key(KEYS[s.k]), now)
-  -- Perhaps no process settles expired reservations. If their units had been charged when they expired, and would have
-  -- left the windows by now, they do not count.
-  if r then
-    local span = 0
-    for i = 1, s.plan.many do span = max(span, s.meters[i].span) end
-    if r.till + (r.charges and span or 0) <= now then r = nil end
-  end
-  hold(s, r)
+  hold(s, read_reserved(KEYS[s.place], user_key(KEYS[s.k]), now))
+end
+
+-- reserved_in returns how many reserved units count in window w: all, until the last reservation has expired. Perhaps
+-- no process settles them then. Slots and units that are free do not count any more. The others count as if all had
+-- been charged when the last reservation expired (holds.lua charges each when its own one expired).
+local function reserved_in(s, w)
+  local r, i = s.reserved, s.plan.meter_of[w]
+  if not r or r.till > s.now then return s.more end
+  local m = s.meters[i]
+  if not m or not r.charges or r.till <= m.now - m.span then return 0 end
+  if m.meter.late then return m.meter.late(m, s.plan.place_of[w], r.till, r.units) end
+  return charged_leaves(s, w, r.till, r.units, 0) > m.now and r.units or 0
+end
+
+function hooks.looked(s)
+  if s.reserved.till > s.now then return end
+  for w = 1, s.plan.n do s.used[w] = s.used[w] - s.more + reserved_in(s, w) end
 end
 
 -- settled_by returns t, the time at which a reservation ends. If it has ended and is not settled yet, settled_by
--- returns a later time: as long after now as t is before now, at least 1 ms and at most 1 s. A worker settles it
--- within a few ms, but perhaps no worker runs.
+-- returns a later time: as long after now as t is before now, at least 1 ms and at most 1 s, and not after the last
+-- reservation ends. A worker settles it within a few ms, but perhaps no worker runs.
 local function settled_by(s, t)
-  return t > s.now and t or s.now + max(1, min(1000, s.now - t))
+  local now, till = s.now, s.reserved.till
+  return t > now and t or min(till > now and till or now + 1000, now + max(1, min(1000, now - t)))
 end
 
 function hooks.free_at(s, w, n)
-  local r = s.reserved
+  local r, counted = s.reserved, reserved_in(s, w)
+  if counted == 0 then return charged_free_at(s, w, n) end
   local left = n > 0 and r.first or r.till
   if s.plan.in_flight[w] then return settled_by(s, left) end
-  local still = n >= r.units and charged_free_at(s, w, n - r.units) -- with all reserved units in the window
+  local latest = r.till > s.now and NO_LEVEL or r.till + s.meters[s.plan.meter_of[w]].span -- see reserved_in
+  local still = n >= counted and min(latest, charged_free_at(s, w, n - counted)) -- with these units in the window
   if still and not r.frees then
     -- Units that are charged when they expire may leave earlier: they fade together with the units charged before.
-    local fades = still > left and s.meters[s.plan.meter_of[w]].meter.leaves
-    return fades and min(still, charged_leaves(s, w, max(left, s.now), r.units, n)) or still
+    return still > left and min(still, charged_leaves(s, w, left, r.units, n)) or still
   end
   if n > 0 and r.frees then
     if charged_in(s, w) > n then left = max(left, charged_free_at(s, w, n)) end
@@ -67,13 +77,11 @@ function hooks.free_at(s, w, n)
     if r.charges then left = charged_leaves(s, w, left, r.units, n) end
     if n == 0 and charged_in(s, w) > 0 then left = max(left, charged_free_at(s, w, 0)) end
   end
-  left = settled_by(s, left)
-  return still and min(still, left) or left
+  return min(still or latest, settled_by(s, left), latest)
 end
 
 -- mark writes the mark of a key's meters, or removes it, and charges nothing. With at_present it writes at the present
--- time, so that no window ends before that time if the clock steps back. Otherwise it writes at the newest event's
--- time.
+-- time, so that no window ends before that if the clock steps back. Otherwise it writes at the newest event's time.
 local function mark(s, at_present)
   for i = 1, s.plan.many do
     local m = s.meters[i]

@@ -111,8 +111,9 @@ function calendar.used(m, w) return m.total[w][UNITS] end
 
 function calendar.free_at(m, w) return m.total[w][TO] end
 
--- All later periods are taken to be as long as the next one.
+-- All later periods are taken to be as long as the next one. Units of an earlier period have left.
 function calendar.leaves(m, w, t)
+  if t < min(m.now, m.total[w][FROM]) then return t end
   local to, next = m.total[w][TO], m.meter.next[w]
   return t < to and to or to + next * (floor((t - to) / next) + 1)
 end
@@ -120,9 +121,7 @@ end
 -- From a shorter window it removes those of the oldest units that the window still holds.
 function calendar.give_back(m, longest, n)
   local held = m.total[longest][UNITS]
-  for _, p in ipairs(m.total) do
-    p[UNITS] = p[UNITS] - max(0, min(p[UNITS], n - max(0, held - p[UNITS])))
-  end
+  for _, p in ipairs(m.total) do p[UNITS] = p[UNITS] - max(0, min(p[UNITS], n - max(0, held - p[UNITS]))) end
   write(m, m.now)
   return held - m.total[longest][UNITS]
 end

@@ -34,9 +34,7 @@ function distinct.add(m, ms)
   local name, value, keep = m.name, m.value, m.meter.setting
   if not value or m.denied then return end
   if m.total < 0 then call('UNLINK', name) end
-  if call('ZADD', name, 'GT', ms_text(ms), value) == 1 then
-    call('ZREMRANGEBYRANK', name, '0', int(-keep - 1))
-  end
+  if call('ZADD', name, 'GT', ms_text(ms), value) == 1 then call('ZREMRANGEBYRANK', name, '0', int(-keep - 1)) end
   call('PEXPIRE', name, expiry(m, m.span))
   m.total, m.seen = 0, 0 -- later calls of takes are about another value
   if ms > m.last then m.last = ms end

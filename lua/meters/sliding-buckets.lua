@@ -58,9 +58,7 @@ local function repack(r, current)
   local top = r.total - least
   while top * 4 >= 256 ^ r.bytes and r.bytes < 7 do r.bytes = r.bytes + 1 end
   local old, bytes = r.ring, #r.ring / r.slots
-  for slot = 0, r.slots - 1 do
-    out[slot + 1] = number_text(max(0, number_at(old, bytes, slot) - least), r.bytes)
-  end
+  for slot = 0, r.slots - 1 do out[slot + 1] = number_text(max(0, number_at(old, bytes, slot) - least), r.bytes) end
   r.total, r.ring = top, table.concat(out)
 end
 
@@ -149,8 +147,7 @@ function sliding_buckets.add(m, ms, _, count)
   m.last = ms
 end
 
--- before_window returns the bucket before the first one that reaches into the window at `now`, and the newest event's
--- bucket.
+-- before_window returns the bucket before the first one of the window at `now`, and the newest event's bucket.
 local function before_window(m, r)
   return floor((m.now - r.ms + 1) / r.width) - 1, floor(m.last / r.width)
 end
@@ -177,7 +174,7 @@ end
 
 function sliding_buckets.leaves(m, w, t, units)
   local r = m.total[w]
-  return units and (floor(t / r.width) + 1) * r.width + r.ms - 1 or t
+  return units and (floor(max(t, m.last) / r.width) + 1) * r.width + r.ms - 1 or t
 end
 
 -- take_out raises every total of a ring to that of the last of n units given back.
@@ -185,9 +182,7 @@ local function take_out(m, r, n)
   local before, current = before_window(m, r)
   if r.total >= 256 ^ r.bytes then repack(r, current) end
   local least, out = total_at(r, before, current) + n, {}
-  for slot = 0, r.slots - 1 do
-    out[slot + 1] = number_text(max(least, number_at(r.ring, r.bytes, slot)), r.bytes)
-  end
+  for slot = 0, r.slots - 1 do out[slot + 1] = number_text(max(least, number_at(r.ring, r.bytes, slot)), r.bytes) end
   r.ring = table.concat(out)
 end
 

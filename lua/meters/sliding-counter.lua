@@ -62,12 +62,18 @@ end
 -- Units that are charged at t fade together with the units that the window of t has already.
 function sliding_counter.leaves(m, w, t, units, n)
   if not units then return t end
-  t = max(t, m.now)
   local ms = m.meter.ms[w]
-  local start, current, previous = aligned_at(m, w, t)
-  current = current + units
+  local start, current, previous = aligned_at(m, w, max(t, m.now))
+  if t >= start then current = current + units elseif t >= start - ms then previous = previous + units end
   if current > n then return faded(start + ms, ms, current, n) end
   return max(t, previous > 0 and faded(start, ms, previous, n - current) or t)
+end
+
+function sliding_counter.late(m, w, t, units)
+  local start, _, previous = aligned_at(m, w, m.now)
+  local ms = m.meter.ms[w]
+  local left = start + ms - m.now
+  return t >= start and units or t < start - ms and 0 or share(previous + units, left, ms) - share(previous, left, ms)
 end
 
 function sliding_counter.give_back(m, w, n) return give_back_aligned(m, w, n, 2) end

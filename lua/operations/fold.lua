@@ -8,8 +8,7 @@
 --        if another group of the key follows; their n IDs, rising, or for each event of the group, an ID, a space,
 --        and the id that its producer gave it; its values (distinct.lua), if the plan has any
 --        then, if the fold is traced, its trace context, for the transitions (levels.lua)
--- A group is one or more events of one key with the same count that may share an entry. The entry has the time of
--- the group's newest event.
+-- A group is one or more events of one key with the same count that may share an entry, which has the newest time.
 --
 -- Reply  numbers of events: folded, too late for every window, already counted (they were not pending), duplicates
 --        (their producer had sent them before); transitions written
@@ -150,8 +149,7 @@ local function acknowledge_new(place, from, to, key)
   return pending, new
 end
 
--- acknowledge acknowledges a group. It returns how many events it has, how many were still pending, and how many of
--- those are new.
+-- acknowledge acknowledges a group. It returns how many events it has, how many were still pending, how many are new.
 local function acknowledge(s, g)
   local from, n, events = group_head[g] + 2, group_many[g], KEYS[s.place + EVENTS]
   if group_has_ids[g] then

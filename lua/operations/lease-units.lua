@@ -36,11 +36,10 @@ operations['lease-units'] = function()
   elseif not stands then
     used, keep, want = 0, 0, 0
   end
-  for i, expired in ipairs(key.expired or {}) do
-    if expired == member then -- nobody has settled it yet
+  for i, expired in ipairs(key.expired) do
+    if expired.member == member then -- nobody has settled it yet
       table.remove(key.expired, i)
-      key.sum, key.charged = key.sum + had, key.charged - had
-      if #key.expired == 0 then key.expired = nil end
+      key.sum = key.sum + had
       break
     end
   end
@@ -53,8 +52,8 @@ operations['lease-units'] = function()
   -- Decide. The process may be using the units that it keeps, so none of them can be taken from it.
   local room, s = nil, key.s
   if s then
-    local counted = stands and s.reserved and had or 0 -- also 0 if it expired so long ago that it no longer counts
     for w = 1, s.plan.n do
+      local counted = stands and s.more > 0 and floor(had * reserved_in(s, w) / s.more) or 0
       local left = s.plan.limit[w] - (s.used[w] - counted + used)
       room = min(room or left, left)
     end
