@@ -67,14 +67,11 @@ operations['lease-units'] = function()
 
   -- Write.
   local record = KEYS[place + RESERVATIONS]
-  local renewed = id .. ':' .. int(units) .. ':l'
-  if units > 0 then call('ZADD', key.holds, int(now + ttl), renewed) end -- first: the holds must not be gone between
-  if stands then
-    if member ~= renewed then call('ZREM', key.holds, member) end
-    key.sum = max(0, key.sum - had)
-  end
+  local renewed, expires = id .. ':' .. int(units) .. ':l', now + ttl
+  if units > 0 then call('ZADD', key.holds, int(expires), renewed) end -- first: the holds must not be gone between
+  if stands and member ~= renewed then call('ZREM', key.holds, member) end
+  if stands then key.sum = max(0, key.sum - had) end
   if units > 0 then
-    local expires = now + ttl
     join_policy(key, 'c')
     key.sum = key.sum + units
     call('HSET', record, id, format('open\n%d\n%d\n-\n0\n-\n%dl\n%s', expires, ttl, units, key.key))
