@@ -47,9 +47,8 @@ func TestRedisCluster(t *testing.T) {
 // While a slot moves, Redis refuses each command on a key that is gone, also within a call, and also if the call itself
 // has emptied that key. So the last reservation of a key must end with one command on the key's reservations.
 func reservationsEndWhileTheirSlotMoves(t *testing.T, c *streamtest.RedisCluster, s *store) {
-	s.rules = parsed(t, `rules: [{name: api, match: "*", windows: [{limit: 100, per: 1h}], alerts: [10%]}]`)
-	testkit.Must(t, s.learn())
-	y := &story{store: s, found: s.corrupt(), reserved: map[string]string{}, leased: map[string]int64{}}
+	y := newStory(t, s, windows.DefaultAlgorithm,
+		`rules: [{name: api, match: "*", windows: [{limit: 100, per: 1h}], alerts: [10%]}]`)
 	outbox, slot := s.keys.Outbox(s.keys.Partition("k")), c.Slot(s.keys.Outbox(s.keys.Partition("k")))
 	y.tell([]string{"> check k 20", "> reserve other 1 1h k", "> commit other 1"})
 	for _, row := range []struct {

@@ -130,12 +130,17 @@ type story struct {
 // tell runs a story under an algorithm, and returns its steps with their results.
 func tell(t *testing.T, s *store, algorithm, rules string, steps []string) []string {
 	t.Helper()
+	return newStory(t, s, algorithm, rules).tell(steps)
+}
+
+func newStory(t *testing.T, s *store, algorithm, rules string) *story {
+	t.Helper()
 	y := &story{store: s, Words: testkit.Words{Failer: t}, algorithm: algorithm,
 		crashed: map[string][]eventlog.Batch{}, reserved: map[string]string{}, leased: map[string]int64{}}
 	y.rules = parsed(t, y.under(rules))
 	testkit.Must(t, y.learn())
 	y.found = s.corrupt()
-	return y.tell(steps)
+	return y
 }
 
 func (y *story) under(rules string) string {
