@@ -21,8 +21,8 @@ var storyFile = regexp.MustCompile(`(?m)^-- (\S+) --\n`)
 
 // A story has command lines and what they say: "$ COMMAND", its exit code, and then either each line of the output, as
 // "> LINE", or texts in the output, as "< TEXT". A word that is the name of a file of the story means that file, and
-// after "<" it is the input. {{x 3}} is xxx. If one is dev.yml, the commands go to a dev with these rules, and append to
-// its Redis.
+// after "<" it is the input. {{x 3}} is xxx. If one is dev.yml, the commands go to a dev with these rules, and append
+// to its Redis.
 func TestCommands(t *testing.T) {
 	testkit.Stories(t, func(t *testing.T, _, above string, steps []string) (out []string) {
 		dir, server, redis, words, files := t.TempDir()+"/", "", "", []string{}, map[string]string{}

@@ -90,7 +90,8 @@ func TestServersThatAreNotOurs(t *testing.T) {
 // A change whose outcome the server does not know: the command says what may have happened and what to do.
 func TestChangeWithAnUnknownOutcome(t *testing.T) {
 	server := testkit.Answering(t, http.StatusServiceUnavailable, `{"type": "urn:streamcounter:outcome-unknown",
-		"status": 503, "title": "It may or may not have been stored", "detail": "outcome unknown: it may be sent again"}`)
+		"status": 503, "title": "It may or may not have been stored",
+		"detail": "outcome unknown: it may be sent again"}`)
 	at := " --http " + strings.TrimPrefix(server.URL, "http://")
 	for _, command := range []string{"block user:1", "limit user:1 5/1m", "clear user:1", "reset user:1"} {
 		expect(t, "keys "+command+at, 1, "streamcounter: It may or may not have been stored (outcome unknown: it may "+

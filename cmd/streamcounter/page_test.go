@@ -34,8 +34,8 @@ const pageReader, pageAdmin = "page-reader-0123456789", "page-admin-0123456789"
 const pageTokens = "tokens:\n  - {name: viewer, token: " + pageReader + ", scopes: [read]}\n" +
 	"  - {name: alice, token: " + pageAdmin + ", scopes: [admin]}\n"
 
-// A story is a file of testdata/page: rules, a line of dashes, and what callers and an operator do, one step a line. The
-// operator has the page open in a real browser. SELECTOR is of CSS.
+// A story is a file of testdata/page: rules, a line of dashes, and what callers and an operator do, one step a line.
+// The operator has the page open in a real browser. SELECTOR is of CSS.
 //
 //	spend COST KEY          a caller checks a key; denied KEY: a check of one unit, which is denied
 //	reserve KEY             a caller takes a slot until the end of the story
