@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 )
@@ -70,4 +72,15 @@ func target(t *testing.T, text string) string {
 		return "pattern " + several
 	}
 	return fmt.Sprintf("key %q", key)
+}
+
+// Every key has a target that means it alone.
+func TestTargetOfKey(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		key := rapid.StringMatching(`[a-z*?\\:]{1,20}`).Draw(t, "key")
+		got, pattern, err := api.ParseTarget(api.TargetOfKey(key))
+		if got != key || pattern != "" || err != nil {
+			t.Fatalf("%q: %q %q %v", key, got, pattern, err)
+		}
+	})
 }

@@ -1,14 +1,18 @@
 package stream_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/streamtest"
 	"github.com/streamcounter/streamcounter/internal/testkit"
 	"github.com/streamcounter/streamcounter/stream"
@@ -133,4 +137,112 @@ func TestCheckMetaTogether(t *testing.T) {
 			t.Errorf("processes go on with these numbers of partitions: %v, want one", numbers)
 		}
 	})
+}
+
+// tagOf follows keyHashSlot of Redis's cluster.c, line by line.
+func tagOf(key string) string {
+	s := 0
+	for s < len(key) && key[s] != '{' {
+		s++
+	}
+	if s == len(key) {
+		return key
+	}
+	e := s + 1
+	for e < len(key) && key[e] != '}' {
+		e++
+	}
+	if e == len(key) || e == s+1 {
+		return key
+	}
+	return key[s+1 : e]
+}
+
+// crc16 is CRC-16/XMODEM, which Redis Cluster uses.
+func crc16(text string) (crc uint16) {
+	for i := range len(text) {
+		crc ^= uint16(text[i]) << 8
+		for range 8 {
+			if crc&0x8000 != 0 {
+				crc = crc<<1 ^ 0x1021
+			} else {
+				crc <<= 1
+			}
+		}
+	}
+	return crc
+}
+
+// FuzzPartition: the hash tag is the same as for a real Redis (CLUSTER KEYSLOT), and
+// the partition of a key depends only on its tag.
+func FuzzPartition(f *testing.F) {
+	for _, key := range []string{"user:42", "{a}:x", "x{a}", "{}{a}", "{}", "{a", "a}{", "}{a}", "{{a}}", "{a{b}c}",
+		"{\x00}", "{é}x", "", "{\xff}", "{ }", "a{b}{c}", "b{a}c", "{a}}", "{a{b}", "{}a", "x{}{a}", "a}", "}a{",
+		"a{}"} {
+		f.Add(key)
+	}
+	c := streamtest.Connect(f, streamtest.OwnRedis(f, "--cluster-enabled", "yes").Addr())
+	k := newKeys(f, stream.MaxPartitions)
+	f.Fuzz(func(t *testing.T, key string) {
+		tag := tagOf(key)
+		slot, err := c.ClusterKeySlot(context.Background(), key).Result()
+		testkit.Must(t, err)
+		if want := int64(crc16(tag) % 16384); slot != want {
+			t.Fatalf("%q: Redis says slot %d, its tag %q has %d", key, slot, tag, want)
+		}
+		if got, want := k.Partition(key), int(crc32.ChecksumIEEE([]byte(tag))%stream.MaxPartitions); got != want {
+			t.Fatalf("%q, with the tag %q, is in partition %d, want %d", key, tag, got, want)
+		}
+	})
+}
+
+// The workers read 8 partitions. Nobody would read the events that a producer with 16 appends to the others. The user
+// of this producer has only the rights of a producer: if Redis refuses a command, the package fails at its end.
+func TestAProducerOfOtherPartitionsThanTheWorkers(t *testing.T) {
+	url := streamtest.RedisAs(t, "producer")
+	c, work := streamtest.Connect(t, url), streamtest.Connect(t, streamtest.Redis(t))
+	workers := newKeys(t, 8)
+	keys, err := stream.NewKeys(workers.Prefix, 16)
+	testkit.Must(t, err)
+	log, err := stream.NewLog(c, keys, time.Minute)
+	testkit.Must(t, err)
+	testkit.Must(t, log.Append(t.Context(), events(3)).Err) // no worker has used the prefix yet
+	testkit.Must(t, stream.CheckMeta(t.Context(), work, workers))
+	before := stored(t, work, keys)
+
+	out := log.Append(t.Context(), events(20))
+	if !errors.Is(out.Err, stream.ErrMismatch) || !strings.Contains(out.Err.Error(), "8") || out.RefusedEvents != 20 ||
+		len(out.Refused) != 20 || out.Appended+out.UnknownEvents != 0 {
+		t.Errorf("outcome %+v, want 20 refused because of a mismatch", out)
+	}
+	p := newProducer(t, log, stream.ProducerConfig{FlushTimeout: time.Hour})
+	put(t, p, api.Event{Key: "user:1", Count: 1, ID: "1"}) // it is not sent again until the timeout
+	if err := p.Close(t.Context()); !errors.Is(err, stream.ErrMismatch) {
+		t.Errorf("Close: %v, want a mismatch", err)
+	}
+	if after := stored(t, work, keys); len(after) != len(before) {
+		t.Errorf("the streams have %v, want %v", after, before)
+	}
+	log, err = stream.NewLog(c, workers, time.Minute)
+	testkit.Must(t, err)
+	testkit.Must(t, log.Append(t.Context(), events(20)).Err)
+}
+
+// Some operators let their producers write and read nothing.
+func TestAProducerThatMayNotReadThePartitions(t *testing.T) {
+	c, k := streamtest.AnyRedis(t), newKeys(t, 4)
+	c.AddHook(streamtest.OnCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		if cmd.Name() != "hget" {
+			return next(ctx, cmd)
+		}
+		err := streamtest.Refusal("NOPERM User producer has no permissions to run the 'hget' command")
+		cmd.SetErr(err)
+		return err
+	}))
+	log, err := stream.NewLog(c, k, time.Minute)
+	testkit.Must(t, err)
+	testkit.Must(t, log.Append(t.Context(), events(20)).Err)
+	if n := len(stored(t, c, k)); n != 20 {
+		t.Errorf("%d events are stored of 20", n)
+	}
 }

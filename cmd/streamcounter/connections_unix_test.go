@@ -3,10 +3,7 @@
 package main
 
 import (
-	"fmt"
 	"net"
-	"os"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,7 +22,11 @@ func TestIdleConnectionsStopNothing(t *testing.T) {
 	files.Cur = files.Max // the server is a separate process, in which Go raises the limit itself
 	testkit.Must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files))
 	p := startServe(t, "--max-connections", "15000", "--check-timeout", "20s")
-	addr, before := strings.TrimPrefix(p.base(), "http://"), resident(t, p)
+	addr := strings.TrimPrefix(p.base(), "http://")
+	before, err := testkit.Resident(p.Cmd.Process.Pid)
+	if err != nil {
+		t.Skip("only Linux tells: ", err)
+	}
 	for i := range callers {
 		c, err := net.Dial("tcp", addr)
 		testkit.Must(t, err)
@@ -39,21 +40,11 @@ func TestIdleConnectionsStopNothing(t *testing.T) {
 		!strings.Contains(body, `"source":"redis"`) {
 		t.Fatalf("a check beside %d idle connections: %d %s", callers, code, body)
 	}
-	grown := resident(t, p) - before
+	after, err := testkit.Resident(p.Cmd.Process.Pid)
+	testkit.Must(t, err)
+	grown := after - before
 	t.Logf("%d idle connections took %d KiB, %d bytes each", callers, grown>>10, grown/callers)
-	if most := 64 << 10 * callers; grown > most {
+	if most := int64(64 << 10 * callers); grown > most {
 		t.Errorf("%d idle connections took %d MiB, want %d MiB at most", callers, grown>>20, most>>20)
 	}
-}
-
-// resident is the memory of a process, in bytes.
-func resident(t *testing.T, p *process) int {
-	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.Cmd.Process.Pid))
-	if err != nil {
-		t.Skip("only Linux tells: ", err)
-	}
-	pages, err := strconv.Atoi(strings.Fields(string(text))[1])
-	testkit.Must(t, err)
-	return pages * os.Getpagesize()
 }

@@ -96,7 +96,7 @@ func TestSecretsAreNotTold(t *testing.T) {
 	}
 }
 
-// A Redis that stops answering delays a start for two seconds at most, and a start logs nothing twice.
+// A start logs each finding once. (package doctor proves which findings, and how long a silent Redis delays a start.)
 func TestStartSaysEachThingOnce(t *testing.T) {
 	own := streamtest.OwnRedis(t, "--maxmemory-policy", "volatile-lru", "--appendonly", "yes")
 	p := startServe(t, "--redis", own.URL())

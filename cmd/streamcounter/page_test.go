@@ -1,14 +1,25 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	_ "embed"
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	cdplog "github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp" // drives a real Chromium over its own protocol, without a separate driver
 	"github.com/chromedp/chromedp/kb"
 
@@ -23,8 +34,8 @@ const pageReader, pageAdmin = "page-reader-0123456789", "page-admin-0123456789"
 const pageTokens = "tokens:\n  - {name: viewer, token: " + pageReader + ", scopes: [read]}\n" +
 	"  - {name: alice, token: " + pageAdmin + ", scopes: [admin]}\n"
 
-// A story is a file of testdata/page: rules, a line of dashes, and what callers and an operator do, one step a line. The
-// operator has the page open in a real browser. SELECTOR is of CSS.
+// A story is a file of testdata/page: rules, a line of dashes, and what callers and an operator do, one step a line.
+// The operator has the page open in a real browser. SELECTOR is of CSS.
 //
 //	spend COST KEY          a caller checks a key; denied KEY: a check of one unit, which is denied
 //	reserve KEY             a caller takes a slot until the end of the story
@@ -214,4 +225,175 @@ func isAs(t *testing.T, want, got string) bool {
 	_, err := fmt.Sscan(got+" "+want[1:], &is, &bound)
 	testkit.Must(t, err)
 	return is != bound && is > bound == (want[0] == '>')
+}
+
+// browser is one tab of a headless Chromium.
+type browser struct {
+	t    *testing.T
+	ctx  context.Context
+	base string
+
+	mu         sync.Mutex
+	complaints []string // errors of the console, and refusals of the content security policy
+}
+
+var oneBrowser sync.Mutex
+
+func openBrowser(t *testing.T, base string) *browser {
+	t.Helper()
+	oneBrowser.Lock() // several would be slow together
+	t.Cleanup(oneBrowser.Unlock)
+	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
+		chromedp.ExecPath(streamtest.Program(t, "chromium")), chromedp.NoSandbox, chromedp.WindowSize(1360, 900),
+		chromedp.WSURLReadTimeout(time.Minute), chromedp.UserDataDir(t.TempDir()))
+	all, stop := chromedp.NewExecAllocator(t.Context(), options...)
+	ctx, end := chromedp.NewContext(all)
+	b := &browser{t: t, ctx: ctx, base: base}
+	t.Cleanup(func() {
+		if end(); t.Failed() {
+			t.Logf("the browser has said %q", b.complaints)
+		}
+		stop()
+	})
+	b.do() // starts it
+	testkit.Must(t, chromedp.Listen(ctx, func(event any) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		switch e := event.(type) {
+		case *runtime.EventExceptionThrown:
+			b.complaints = append(b.complaints, e.ExceptionDetails.Text)
+		case *cdplog.EventEntryAdded:
+			b.complaints = append(b.complaints, string(e.Entry.Level)+": "+e.Entry.Text)
+		}
+	}))
+	_, err := chromedp.Call(ctx, cdplog.Enable, cdp.Empty{})
+	testkit.Must(t, err)
+	return b
+}
+
+func (b *browser) do(actions ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	ctx := b.ctx
+	if len(actions) > 0 { // the first call has none: the browser lives as long as its context
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, 5*time.Minute)
+		defer cancel()
+	}
+	testkit.Must(b.t, chromedp.Do(ctx, actions...))
+}
+
+// press clicks an element by script, because a click at a position misses it when the page above it changes.
+func (b *browser) press(selector string) {
+	b.t.Helper()
+	b.do(chromedp.WaitVisible(css(selector)))
+	evaluate[bool](b, fmt.Sprintf("(document.querySelector(%q).click(), true)", selector))
+}
+
+// see waits until an element has a text. The server pauses between two readings of the throttled keys for ten times
+// as long as a reading took, which can be 50 s on a busy machine.
+func (b *browser) see(selector, text string) {
+	b.t.Helper()
+	streamtest.Eventually(b.t, selector+" shows "+text, func() (bool, string) {
+		got := b.text(selector)
+		return strings.Contains(got, text), got
+	})
+}
+
+func (b *browser) text(selector string) string {
+	b.t.Helper()
+	return evaluate[string](b, "[...document.querySelectorAll("+strconv.Quote(selector)+")]"+
+		".map(e => e.innerText).join('\\n')")
+}
+
+func evaluate[T any](b *browser, script string) T {
+	b.t.Helper()
+	got, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](script))
+	testkit.Must(b.t, err)
+	return got
+}
+
+func css(text string) chromedp.CSS { return chromedp.CSS(text) }
+
+// quiet fails the test if the browser complained of anything that is not expected.
+func (b *browser) quiet(expected ...string) {
+	b.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, one := range b.complaints {
+		if !slices.ContainsFunc(expected, func(e string) bool { return strings.Contains(one, e) }) {
+			b.t.Errorf("the browser says: %s", one)
+		}
+	}
+}
+
+// media sets a preference of the user, such as prefers-color-scheme: the page is light or dark.
+func (b *browser) media(name, value string) {
+	b.t.Helper()
+	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: name, Value: value}}})
+	testkit.Must(b.t, err)
+}
+
+func (b *browser) scheme(name string) { b.t.Helper(); b.media("prefers-color-scheme", name) }
+
+// contrast is a script that returns what has too little contrast.
+//
+//go:embed testdata/contrast.js
+var contrast string
+
+func (b *browser) wantContrast(where string) {
+	b.t.Helper()
+	for _, scheme := range []string{"light", "dark"} {
+		b.scheme(scheme)
+		if bad := evaluate[string](b, contrast); bad != "" {
+			b.t.Errorf("%s, %s: too little contrast: %s", where, scheme, bad)
+		}
+	}
+	b.scheme("light")
+}
+
+// The address that comes most often in the shipped log, and rules that it passes.
+const (
+	pictureKey   = "ip:66.249.73.135"
+	pictureRules = `
+rules:
+  - {name: web, match: "ip:*", windows: [{limit: 120, per: 1m}, {limit: 1000, per: 1h}], alerts: [50%, 80%]}
+`
+)
+
+// The pictures of the docs, as `make pictures` takes them: the page's view of an address that is throttled while
+// lines of the log are appended, 50 a second.
+func TestPictures(t *testing.T) {
+	dir := os.Getenv("STREAMCOUNTER_TEST_PICTURES")
+	if dir == "" {
+		t.Skip("the pictures of the docs are not taken: make pictures")
+	}
+	text, err := os.ReadFile("testdata/apache_access.log")
+	testkit.Must(t, err)
+	d := startDev(t, "--rules", testkit.WriteFile(t, "rules.yml", pictureRules))
+	b := openBrowser(t, d.url())
+	b.do(chromedp.EmulateViewport(1200, 690), chromedp.Navigate(b.base+"/#/key/"+pictureKey))
+	b.see("h1", "admitted")
+
+	in, write, err := os.Pipe()
+	testkit.Must(t, err)
+	defer write.Close()
+	startReading(t, in, "append", "--format", "clf", "--redis", d.redis)
+	lines := bytes.SplitAfter(text, []byte("\n"))
+	for second := range 60 {
+		_, err := write.Write(bytes.Join(lines[50*second:50*second+50], nil))
+		testkit.Must(t, err)
+		<-time.After(time.Second) // the pace of the traffic, nothing waits for it
+	}
+	b.see("h1", "throttled")
+	b.see("#history", "throttled")
+	for _, scheme := range []string{"light", "dark"} {
+		b.scheme(scheme)
+		png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+		testkit.Must(t, err)
+		testkit.Must(t, os.WriteFile(filepath.Join(dir, "key-"+scheme+".png"), png, 0o644))
+		if len(png) > 150_000 {
+			t.Errorf("the %s picture has %d bytes", scheme, len(png))
+		}
+	}
 }

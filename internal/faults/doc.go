@@ -7,9 +7,8 @@
 //
 //	make faults SEED=7 MINUTES=10
 //
-// Read faults_test.go (the story, and the report of a broken promise), then driver_test.go (the load, what is recorded,
-// and events that are claimed late), inflict_test.go (the faults), holders_test.go and ledger_test.go (reservations,
-// slots and what their holders know), values_test.go (different values), asker_test.go (checks, and those whose answers
-// are lost), operator_test.go (what operators set, and rules that change), verify_test.go and tap_test.go (the
-// promises).
+// Read faults_test.go (the story, the system, and the report of a broken promise), then driver_test.go (the load, what
+// is recorded, and events that are claimed late), inflict_test.go (the faults), holders_test.go (reservations, slots
+// and what their holders know), values_test.go (different values), asker_test.go (checks, and those whose answers are
+// lost), operator_test.go (what operators set, and rules that change), verify_test.go (the promises).
 package faults

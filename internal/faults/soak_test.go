@@ -4,11 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
 	"runtime"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -108,7 +105,7 @@ func (s *soak) watch(ctx context.Context) {
 	for pause.For(ctx, time.Second) {
 		now := sample{keys: s.done.Load()}
 		for _, p := range s.parts() {
-			n, err := resident(p.Pid())
+			n, err := testkit.Resident(p.Pid())
 			testkit.Must(s.t, err)
 			now.resident = append(now.resident, n)
 		}
@@ -123,21 +120,6 @@ func (s *soak) watch(ctx context.Context) {
 		}
 		s.behind.Store(behind)
 	}
-}
-
-// resident reads how much memory a process has (VmRSS), in bytes.
-func resident(pid int) (int64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	_, rest, _ := strings.Cut(string(text), "VmRSS:")
-	kB, _, found := strings.Cut(rest, " kB")
-	if !found {
-		return 0, fmt.Errorf("process %d has no VmRSS: has it ended?", pid)
-	}
-	n, err := strconv.ParseInt(strings.TrimSpace(kB), 10, 64)
-	return n << 10, err
 }
 
 // thirds returns the median memory of process i while the first and the last third of the
