@@ -3,9 +3,12 @@ package check
 import (
 	"context"
 	"fmt"
+	"io"
+	"net"
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -275,4 +278,145 @@ func (l *processes) used(key string) int64 {
 	st, err := l.other.Peek(context.Background(), l.rules.Match(key), key)
 	testkit.Must(l.t, err)
 	return st.Windows[0].Used
+}
+
+// hookedRenewals call functions before and after each renewal.
+type hookedRenewals struct {
+	leaseStore
+	before, after func()
+}
+
+func (s hookedRenewals) RenewLease(ctx context.Context, plan *windows.Plan, ttl time.Duration, ask api.LeaseRequest,
+) (reservations.Leased, error) {
+	s.before()
+	defer s.after()
+	return s.leaseStore.RenewLease(ctx, plan, ttl, ask)
+}
+
+// slowRenewals reports when a renewal begins, and makes it wait.
+func (one *process) slowRenewals() (begun <-chan struct{}, goOn chan struct{}) {
+	begins, goOn := make(chan struct{}, 1), make(chan struct{})
+	one.leases.held = hookedRenewals{one.leases.held, func() { begins <- struct{}{}; <-goOn }, func() {}}
+	return begins, goOn
+}
+
+func TestALeaseThatIsToEndWhileItIsRenewed(t *testing.T) {
+	l, one := hotKey(t)
+	begun, goOn := one.slowRenewals()
+	over := one.leases.Find("k").Start(1)
+	<-begun
+	one.leases.changed("k", reset)
+	close(goOn)
+	<-begun // the next one, which ends it
+	<-over
+	if used := l.used("k"); used != lease.HotAsks+5 || one.leases.Find("k") != nil {
+		t.Errorf("%d used, want %d and no lease", used, lease.HotAsks+5)
+	}
+}
+
+// override sets the override of a key in another process, or clears it, and lets this process load it.
+func (l *processes) override(one *process, key string, set api.Override) {
+	l.t.Helper()
+	by, ctx := l.other.NewOverrides(nil), context.Background()
+	if set.Key = key; !set.Block && set.Windows == nil {
+		_, err := by.Clear(ctx, key, "", "test", "")
+		testkit.Must(l.t, err)
+	} else {
+		_, err := by.Set(ctx, l.rules.ValidateOverride, set, 0)
+		testkit.Must(l.t, err)
+	}
+	testkit.Must(l.t, one.overrides.Poll(ctx))
+}
+
+// silentRedis is a client of a server that takes commands and never answers.
+func silentRedis(t *testing.T) *redis.Client {
+	// A host name would be looked up, outside of the bubble.
+	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, ContextTimeoutEnabled: true,
+		DisableIdentity: true,
+		Dialer: func(context.Context, string, string) (net.Conn, error) {
+			mine, server := net.Pipe()
+			go func() { _, _ = io.Copy(io.Discard, server) }()
+			return mine, nil
+		}})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// No check waits longer than the deadline, whatever it waits for.
+func TestLeasesKeepTheDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hot := rule("*", windows.Window{Limit: 1000, Per: time.Minute})
+		hot.Lease = 5 * time.Second
+		s := newService(t, silentRedis(t), Config{Timeout: 250 * time.Millisecond,
+			NoAnswer: func(err error) error { return err }}, hot)
+		for n := range 2 * lease.HotAsks {
+			began := time.Now()
+			if _, err := s.Check(t.Context(), api.CheckRequest{Key: "k"}); err == nil {
+				t.Fatal("a Redis that does not answer has answered")
+			}
+			if took := time.Since(began); took > 250*time.Millisecond {
+				t.Fatalf("check %d took %s", n, took)
+			}
+		}
+		synctest.Wait()
+		one := s.leases.Find("k")
+		if one == nil || one.Grant() == nil {
+			t.Fatal("no lease was asked for")
+		}
+		g, now := one.Grant(), time.Now()
+		left := lease.Answer{Grant: g, Now: now}.RetryAfter() + g.Age(now)
+		if left != hot.Lease {
+			t.Errorf("no units are asked for for %s after Redis has not answered, want %s", left, hot.Lease)
+		}
+	})
+}
+
+// lateRenewals makes renewals be answered some time after Redis has answered.
+func (l *processes) lateRenewals(one *process, late time.Duration) {
+	one.leases.held = hookedRenewals{one.leases.held, func() {}, func() { l.clock += late.Milliseconds() }}
+}
+
+// charge makes others use units, even if there is no room for them.
+func (l *processes) charge(key string, units int64) {
+	_, err := l.other.Check(context.Background(), []counters.Request{{Plan: l.rules.Match(key), Key: key, Cost: units,
+		Mode: api.ModeCharge}})
+	testkit.Must(l.t, err)
+}
+
+// A call that came while the answer of a renewal was under way, but after the pause that it asks for, is decided by
+// the next renewal.
+func TestARenewalDoesNotDecideWhoCameLongAfterIt(t *testing.T) {
+	for after, allowed := range map[time.Duration]bool{20 * time.Millisecond: false, 50 * time.Millisecond: true} {
+		l, one := hotKey(t)
+		begun := l.clock
+		l.clock += 200 // what it had is charged by the next renewal
+		l.charge("k", 1000)
+		l.clock = begun + 1190 // 10 ms before those are free, and all else is
+		l.lateRenewals(one, 60*time.Millisecond)
+		came := one.denials.now().Add(after)
+		held := one.leases.Find("k")
+		<-held.Start(1)
+		asks := []counters.Request{{Plan: l.rules.Match("k"), Key: "k", Cost: 1, Mode: api.ModeTake}}
+		d, ok := one.leases.decide(t.Context(), &call{asks: asks}, came, time.Now().Add(time.Minute))
+		one.leases.Wait()
+		if !ok || d.Allowed != allowed {
+			t.Errorf("after %v: %+v, %v", after, d, ok)
+		}
+	}
+}
+
+// A call waits for a renewal that is not answered for only a part of the time that a check may take. Then the check
+// goes to Redis.
+func TestARenewalThatIsNotAnswered(t *testing.T) {
+	l, one := hotKey(t)
+	one.config.Timeout = 4 * time.Second
+	begun, goOn := one.slowRenewals()
+	l.clock += 1000
+	a, err := one.Check(t.Context(), api.CheckRequest{Key: "k"})
+	if err != nil || a.Source != api.SourceRedis {
+		t.Errorf("%+v, %v", a, err)
+	}
+	<-begun
+	close(goOn)
+	one.leases.Wait()
 }

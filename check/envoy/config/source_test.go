@@ -2,6 +2,8 @@ package config
 
 import (
 	"errors"
+	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -106,5 +108,91 @@ func TestRulesMayNotTakeKeysOfLimits(t *testing.T) {
 			continue
 		}
 		fails(t, err, c.want)
+	}
+}
+
+// Each testdata/busted_<what>.yml is refused with file, line and column, and what is wrong: busted_<what>.txt has it.
+func TestBusted(t *testing.T) {
+	files, err := filepath.Glob("testdata/busted_*.yml")
+	if err != nil || len(files) < 30 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, path := range files {
+		if _, err := open(path); err == nil {
+			t.Errorf("%s is loaded", path)
+		} else {
+			testkit.Golden(t, strings.TrimSuffix(path, "yml")+"txt", err.Error()+"\n")
+		}
+	}
+}
+
+func TestLoadOfADirectory(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) { writeFile(t, filepath.Join(dir, name), text) }
+	write("c.txt", "nonsense")
+	write(".hidden.yaml", "nonsense")
+	_, err := open(dir)
+	fails(t, err, dir, "no *.yaml")
+	write("b.yml", "domain: x\n")
+	write("a.yaml", "domain: y\n")
+	l, err := open(dir)
+	if err != nil || l.domains["x"] == nil || l.domains["y"] == nil || l.Len() != 0 || l.rules.List() != nil {
+		t.Error(l, err)
+	}
+	write("c.yaml", "domain: y\n")
+	_, err = open(dir)
+	fails(t, err, "c.yaml:1:9: ", `domain "y"`, "a.yaml has it already")
+	// Load refuses a socket as it refuses a pipe. A pipe would block the start of the process.
+	socket, err := net.Listen("unix", filepath.Join(dir, "d.yaml"))
+	testkit.Must(t, err)
+	_, err = open(dir)
+	fails(t, err, "d.yaml is not a regular file")
+	testkit.Must(t, socket.Close())
+	_, err = open(filepath.Join(dir, "absent"))
+	fails(t, err, "absent")
+}
+
+func TestOptions(t *testing.T) {
+	l, err := open("testdata/working", Options{Algorithm: "fixed-window"})
+	testkit.Must(t, err)
+	for _, r := range l.rules.List() {
+		if r.Algorithm != "fixed-window" {
+			t.Errorf("%s: %s", r.Name, r.Algorithm)
+		}
+	}
+	star := testkit.WriteFile(t, "f.yaml",
+		"domain: d\ndescriptors: [{key: cl*, rate_limit: {unit: day, requests_per_unit: 5}}]\n")
+	for _, c := range []struct {
+		limits string
+		Options
+		want string
+	}{
+		{"testdata/working", Options{Algorithm: "leaky"}, `"leaky": want sliding-log`},
+		{"testdata/working", Options{Tag: strings.Repeat("t", 65)}, `at most 64`},
+		// Only the beginning of the tag's value is certainly in a key.
+		{star, Options{Tag: "client"}, `f.yaml:2:21: key "cl*" takes the entry "client" that --rls-tag names`},
+		{"testdata/working", Options{Tag: "path"},
+			`paths.yaml:17:12: value "/api*v1": the entry that --rls-tag names`},
+	} {
+		_, err := open(c.limits, c.Options)
+		fails(t, err, c.want)
+	}
+}
+
+// A file without descriptors has no rules, and text of any length is a key, a value or a domain.
+func TestWhatIsTaken(t *testing.T) {
+	for _, text := range []string{"domain: d\n", "domain: d\ndescriptors: []\n", "domain: d\ndescriptors:\n"} {
+		if l := load(t, testkit.WriteFile(t, "limits.yaml", text)); len(l.rules.List()) != 0 {
+			t.Errorf("%s: %+v", text, l.rules.List())
+		}
+	}
+	url := strings.Repeat("https://example.org/a/long/path?", 20)
+	for _, c := range [][3]string{{"d", "k", url}, {"d", url, "x"}, {url, "k", "x"}} {
+		l := load(t, testkit.WriteFile(t, "limits.yaml", fmt.Sprintf("domain: %q\ndescriptors: [{key: %q, value: %q, "+
+			"rate_limit: {unit: day, requests_per_unit: 5}}]\n", c[0], c[1], c[2])))
+		got, ok := l.Find(c[0], entriesOf(c[1], c[2]))
+		if !ok || got.PerUnit != 5 || len(got.Key) > 200 || l.rules.Match(got.Key) != got.Plan {
+			t.Errorf("%.40q: %+v, %v", c, got, ok)
+		}
 	}
 }
