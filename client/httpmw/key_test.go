@@ -55,7 +55,8 @@ func TestSkippedAddresses(t *testing.T) {
 func TestPathPrefixAndFirst(t *testing.T) {
 	key := httpmw.First(httpmw.Header("X-Key", "user:"), httpmw.PathPrefix("path:", 2))
 	for path, want := range map[string]string{
-		"/v1/users/42": "path:/v1/users", "/v1": "path:/v1", "/": "path:/", "/v1/../v2/x/y": "", "//a;x//b//c": "path:/a/b",
+		"/v1/users/42": "path:/v1/users", "/v1": "path:/v1", "/": "path:/", "/v1/../v2/x/y": "",
+		"//a;x//b//c": "path:/a/b",
 	} {
 		if got, ok := key(request("@", path, "X-Key")); !ok || got != want {
 			t.Errorf("%s: %q, want %q", path, got, want)

@@ -229,8 +229,8 @@ func (l *ledger) settle(op reservations.SettleOp) {
 	}
 }
 
-var ledgerSteps = []string{"advance", "advance", "lapse", "reserve", "reserve", "both", "commit", "cancel", "renew", "check",
-	"fold", "refund", "reset"}
+var ledgerSteps = []string{"advance", "advance", "lapse", "reserve", "reserve", "both", "commit", "cancel", "renew",
+	"check", "fold", "refund", "reset"}
 
 func (l *ledger) run() {
 	for range rapid.IntRange(1, 40).Draw(l.T, "steps") {

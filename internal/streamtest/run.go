@@ -5,7 +5,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -57,7 +56,7 @@ func (p *Child) Eventually(what string, check func() (done bool, state string)) 
 // EndsOn sends a signal to the program, if it has not ended, waits for its end, and returns its exit code.
 func (p *Child) EndsOn(signal os.Signal) int {
 	p.T.Helper()
-	_ = p.Cmd.Process.Signal(syscall.SIGCONT) // a frozen process would keep the other signal for later
+	_ = Resume(p.Cmd.Process) // a frozen process would keep the other signal for later
 	_ = p.Cmd.Process.Signal(signal)
 	select {
 	case <-p.Gone:

@@ -88,8 +88,8 @@ func StoriesIn(t *testing.T, dir string, tell func(t *testing.T, path, above str
 	}
 }
 
-// Steps runs the steps of a story and returns them with their answers. Lines that begin with mark are old answers, which
-// it leaves out. Empty lines and lines that begin with # are no steps, and stay.
+// Steps runs the steps of a story and returns them with their answers. Lines that begin with mark are old answers,
+// which it leaves out. Empty lines and lines that begin with # are no steps, and stay.
 func Steps(lines []string, mark string, step func(line string) (answers []string)) (out []string) {
 	for _, line := range lines {
 		if strings.HasPrefix(line, mark) {
