@@ -19,7 +19,8 @@ import (
 
 func TestService(t *testing.T) {
 	server := testkit.Answering(t, http.StatusTooManyRequests,
-		`{"type":"urn:streamcounter:over-limit","allowed":false,"rule":"api","key":"user:42","cost":1,"windows":[],"retry_after_ms":9000,"source":"redis"}`)
+		`{"type":"urn:streamcounter:over-limit","allowed":false,"rule":"api","key":"user:42","cost":1,`+
+			`"windows":[],"retry_after_ms":9000,"source":"redis"}`)
 	ctx, cancel := context.WithCancel(t.Context())
 	at, ended := make(chan net.Addr, 1), make(chan error, 1)
 	go func() { ended <- run(ctx, "127.0.0.1:0", server.URL, func(a net.Addr) { at <- a }) }()

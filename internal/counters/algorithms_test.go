@@ -212,7 +212,7 @@ func old(t failer, s *store, rule *windows.Rule, key string, now, total int64) {
 	testkit.Must(t, err)
 }
 
-// totalOf reads the running total of a counter, 0 if there is none.
+// totalOf returns the running total of a counter. A counter that does not exist has 0.
 func totalOf(t failer, s *store, rule *windows.Rule, key string) (total int64) {
 	ctx := context.Background()
 	name := s.keys.Counter(s.keys.Partition(key), lua.Form(rule.Algorithm), key)

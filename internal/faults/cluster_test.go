@@ -205,11 +205,10 @@ func (d *driver) more(what string, n int64) {
 	})
 }
 
-// TestSentinelFailover kills a master under load while its replica is away, and
-// lets a Sentinel put the replica in its place. What is left must be consistent:
-// nothing is counted twice, nothing that was refused is counted, every total adds
-// up. What asynchronous replication lost is measured; with min-replicas-to-write
-// the master stops taking writes once its replica is silent, which bounds it.
+// TestSentinelFailover kills a master under load while its replica is away, and lets a Sentinel promote the replica.
+// Then the state must be consistent: nothing is counted twice, no refused request is counted, and every total adds up.
+// The test measures how much asynchronous replication lost. With min-replicas-to-write the master stops taking writes
+// once its replica is silent, which bounds the loss.
 func TestSentinelFailover(t *testing.T) {
 	t.Parallel()
 	for name, bounds := range map[string][]string{

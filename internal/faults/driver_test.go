@@ -292,7 +292,7 @@ const (
 	pulses     = 40 // keys of pulse
 )
 
-// pulse raises one key after another above its limit; each falls by itself.
+// pulse charges one key after another above its limit. Each key is released when its window ends.
 func (d *driver) pulse(ctx context.Context, seed uint64) {
 	log, random := d.log(), rand.New(rand.NewPCG(seed, 400))
 	numbers := map[string]int64{}

@@ -64,7 +64,7 @@ func TestFaults(t *testing.T) {
 	d.clearOverrides(t)
 	d.record.ledger.stepped()
 	s.drained()
-	d.slotsBack(t, seed)
+	d.wantSlotsFree(t, seed)
 	s.drained()
 
 	v := &verdict{t: t, rec: d.record, tap: tap, logs: s.logs(), alerts: s.alerts()}
@@ -103,8 +103,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// verdict is what a run is judged by. A promise that many keys break is told once,
-// with the story of the first of them.
+// verdict collects the broken promises of a run. If many keys break a promise, it reports the promise once, with what
+// happened to the first key.
 type verdict struct {
 	t      testing.TB
 	rec    *record

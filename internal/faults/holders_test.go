@@ -132,15 +132,15 @@ func (h holder) reserve(ctx context.Context, r *reserved) bool {
 	}
 }
 
-// renew reports whether the reservation may still stand.
+// renew reports whether the reservation may still be open.
 func (h holder) renew(r reserved) bool {
-	began, epoch, stood := time.Now(), h.d.record.ledger.now(), h.d.record.ledger.stands
+	began, epoch, wasOpen := time.Now(), h.d.record.ledger.now(), h.d.record.ledger.isOpen
 	status, err := h.send(context.Background(), "POST", r.id+"/renew", "", "", nil)
 	switch {
 	case err == nil && status == http.StatusOK:
 		h.d.record.ledger.set(r.key, r.id, units{r.units, began.Add(r.ttl - rounding), epoch})
 	case err == nil && status == http.StatusGone:
-		if stood(r.key, r.id) {
+		if wasOpen(r.key, r.id) {
 			h.d.record.ledger.fail(r.key, "%s: reservation %s expired before its time", r.id)
 		}
 		h.d.charged(r.key, r.units, r.units)
@@ -151,7 +151,7 @@ func (h holder) renew(r reserved) bool {
 
 // settle commits or cancels until there is an answer, and then now and then once more.
 func (h holder) settle(ctx context.Context, r reserved, verb string, cost int64) {
-	stood := h.d.record.ledger.stands(r.key, r.id)
+	wasOpen := h.d.record.ledger.isOpen(r.key, r.id)
 	h.d.record.ledger.drop(r.key, r.id)
 	method, body := "POST", fmt.Sprintf(`{"cost":%d}`, cost)
 	if verb == "" {
@@ -165,7 +165,7 @@ func (h holder) settle(ctx context.Context, r reserved, verb string, cost int64)
 		case err == nil && (status == http.StatusOK || status == http.StatusGone && answered == 0):
 			if status == http.StatusGone {
 				cost = r.units
-			} else if verb != "" && stood && !strings.HasPrefix(r.key, "s:") {
+			} else if verb != "" && wasOpen && !strings.HasPrefix(r.key, "s:") {
 				h.d.record.ledger.set(r.key, "charged "+r.id,
 					units{min(cost, r.units), began.Add(checkPer - rounding), epoch})
 			}
@@ -264,10 +264,9 @@ func (s *system) open() (list []string, err error) {
 	return list, nil
 }
 
-// slotsBack: when the load has ended and the clock stands still, every slot is free.
-// Holders that take all of them and are never heard of again keep them no longer
-// than the lease.
-func (d *driver) slotsBack(t testing.TB, seed uint64) {
+// wantSlotsFree checks that every slot is free after the load has ended. Then holders take all slots and do not give
+// them back: they keep the slots no longer than the window's time.
+func (d *driver) wantSlotsFree(t testing.TB, seed uint64) {
 	t.Helper()
 	h := holder{d, &http.Client{Timeout: 5 * time.Second}, rand.New(rand.NewPCG(seed, 600))}
 	keys := make([]string, slotKeys)
@@ -296,7 +295,7 @@ func (d *driver) slotsBack(t testing.TB, seed uint64) {
 			return true, ""
 		})
 		streamtest.Eventually(t, "the holders' leases end", func() (bool, string) {
-			return taken() == 0, "they stand"
+			return taken() == 0, "they are open"
 		})
 	}
 }
@@ -413,8 +412,8 @@ func (l *ledger) drop(key, id string) {
 	delete(l.taken[key], id)
 }
 
-// stands reports whether id stands for certain.
-func (l *ledger) stands(key, id string) bool {
+// isOpen reports whether a reservation is certainly open.
+func (l *ledger) isOpen(key, id string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	u, ok := l.taken[key][id]

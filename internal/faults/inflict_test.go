@@ -234,7 +234,7 @@ func (s *system) rest() {
 	for i, p := range s.parts() {
 		p.Resume()
 		if !p.Running() {
-			s.t.Errorf("process %d, the first is serve, has ended by itself", i)
+			s.t.Errorf("process %d ended and no fault had stopped it (0 is serve)", i)
 			p.Start()
 		}
 	}

@@ -28,8 +28,8 @@ type Server struct {
 	// ready returns when the server answers; nil: the server is ready when it listens.
 	ready func(s *Server) error
 
-	// again is a text in the log. A process that ends before it by itself is started again.
-	again string
+	// readyText is a text that the process logs when it is ready. A process that ends earlier is restarted.
+	readyText string
 
 	mu     sync.Mutex // of what follows
 	ended  bool       // by the test
@@ -51,20 +51,20 @@ func newServer(t testing.TB, bin, scheme string) *Server {
 	return s
 }
 
-// Process makes a process of a program, which Start starts. Its start may need a server that does not answer just then:
-// if it ends before its log says that it is ready, it is started again. Its methods bear that it has just ended.
+// Process makes a process of a program, which Start starts. If it ends before it logs the text ready, it is restarted,
+// because it may need a server that does not answer yet. Its methods report no error if it has just ended.
 func Process(t testing.TB, program, ready string, args ...string) *Server {
 	s := newServer(t, program, "process")
-	s.args, s.again, s.ready = args, ready, func(*Server) error { return nil }
+	s.args, s.readyText, s.ready = args, ready, func(*Server) error { return nil }
 	return s
 }
 
-// startAgain starts the process again, if it has ended by itself before its log had the text.
-func (s *Server) startAgain(gone chan struct{}, before int) {
+// restart waits for the end of the process. It starts the process again if its log does not have readyText yet.
+func (s *Server) restart(gone chan struct{}, before int) {
 	<-gone
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.gone == gone && !s.ended && !strings.Contains(s.Log()[before:], s.again) {
+	if s.gone == gone && !s.ended && !strings.Contains(s.Log()[before:], s.readyText) {
 		_ = s.start()
 	}
 }
@@ -157,8 +157,8 @@ func (s *Server) start() error {
 		s.cmd = nil
 		return err
 	}
-	if s.again != "" {
-		go s.startAgain(s.gone, before)
+	if s.readyText != "" {
+		go s.restart(s.gone, before)
 	}
 	if s.ready == nil {
 		err = await(s.Addr(), s.gone, func(net.Conn) error { return nil })
@@ -190,7 +190,7 @@ func launch(cmd *exec.Cmd, gone chan<- struct{}) error {
 
 func (s *Server) end(sig syscall.Signal) error {
 	if s.ended = true; !s.running() {
-		if s.again != "" {
+		if s.readyText != "" {
 			return nil
 		}
 		return errors.New("it is not running")
@@ -208,7 +208,7 @@ func (s *Server) end(sig syscall.Signal) error {
 }
 
 func (s *Server) pause() error {
-	if s.again != "" && !s.running() {
+	if s.readyText != "" && !s.running() {
 		return nil
 	}
 	if !s.running() || s.paused {
@@ -219,7 +219,7 @@ func (s *Server) pause() error {
 }
 
 func (s *Server) resume() error {
-	if s.again != "" && !(s.paused && s.running()) {
+	if s.readyText != "" && !(s.paused && s.running()) {
 		return nil
 	}
 	if !s.paused {

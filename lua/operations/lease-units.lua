@@ -30,10 +30,10 @@ operations['lease-units'] = function()
   if refusal then return refusal end
   local key = keys[1]
   local place, member, used = key.place, id .. ':' .. int(had) .. ':l', key.units
-  local stands = had > 0 and call('ZSCORE', key.holds, member)
+  local held = had > 0 and call('ZSCORE', key.holds, member)
   if had == 0 then
     used, keep = 0, 0
-  elseif not stands then
+  elseif not held then
     used, keep, want = 0, 0, 0
   end
   for i, expired in ipairs(key.expired) do
@@ -53,7 +53,7 @@ operations['lease-units'] = function()
   local room, s = nil, key.s
   if s then
     for w = 1, s.plan.n do
-      local counted = stands and s.more > 0 and floor(had * reserved_in(s, w) / s.more) or 0
+      local counted = held and s.more > 0 and floor(had * reserved_in(s, w) / s.more) or 0
       local left = s.plan.limit[w] - (s.used[w] - counted + used)
       room = min(room or left, left)
     end
@@ -69,8 +69,8 @@ operations['lease-units'] = function()
   local record = KEYS[place + RESERVATIONS]
   local renewed, expires = id .. ':' .. int(units) .. ':l', now + ttl
   if units > 0 then call('ZADD', key.holds, int(expires), renewed) end -- first: the holds must not be gone between
-  if stands and member ~= renewed then call('ZREM', key.holds, member) end
-  if stands then key.sum = max(0, key.sum - had) end
+  if held and member ~= renewed then call('ZREM', key.holds, member) end
+  if held then key.sum = max(0, key.sum - had) end
   if units > 0 then
     join_policy(key, 'c')
     key.sum = key.sum + units
@@ -80,9 +80,9 @@ operations['lease-units'] = function()
     call('HDEL', record, id)
     call('ZREM', KEYS[place + DUE], '\n' .. id)
   end
-  if stands or units > 0 then transitions = transitions + write_key(key, used, units - keep, now, true) end
+  if held or units > 0 then transitions = transitions + write_key(key, used, units - keep, now, true) end
 
-  local reply, n = {(had > 0 and not stands) and 0 or 1, units, resets, transitions}, 4
+  local reply, n = {(had > 0 and not held) and 0 or 1, units, resets, transitions}, 4
   s = key.s
   if s then
     reply[n + 1] = s.now
