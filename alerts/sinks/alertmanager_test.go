@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -167,21 +168,26 @@ func (a *fakeAM) answers(status func([]amAlert) int) {
 	a.status = status
 }
 
-// await waits for a request with an alert, after the first n. It returns the request.
-func (a *fakeAM) await(t testing.TB, n int, name string) (post []string) {
+// await waits for a request with these alerts, after the first n. The start of an alert's name is enough. await returns
+// the request.
+func (a *fakeAM) await(t testing.TB, n int, names ...string) (post []string) {
 	t.Helper()
-	streamtest.Eventually(t, name+" comes", func() (bool, string) {
+	streamtest.Eventually(t, fmt.Sprintf("%q come", names), func() (bool, string) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		for i, p := range a.posts {
-			if i >= n && slices.Contains(p, name) {
-				post = p
+		for _, post = range a.posts[n:] {
+			if !slices.ContainsFunc(names, func(name string) bool { return !has(post, name) }) {
 				return true, ""
 			}
 		}
 		return false, fmt.Sprint(a.posts)
 	})
 	return post
+}
+
+// has reports whether a request has an alert whose name begins so.
+func has(post []string, name string) bool {
+	return slices.ContainsFunc(post, func(s string) bool { return strings.HasPrefix(s, name) })
 }
 
 func (a *fakeAM) count() int {

@@ -42,8 +42,8 @@ import (
 //	asked NAME                  a receiver gets a request
 //	text NAME TEXT              a text that it has taken
 //	am ALERT                    Alertmanager has taken an alert, "user:1_80", or "-user:1_80" when it is cleared
-//	post ALERT [with TEXT...] [without TEXT...]
-//	                            so does a request since the last start or reload, with some alerts and without others
+//	post ALERT... without ALERT...
+//	                            so does a request since the last start or reload, without the other alerts
 //	acknowledged                the sink pager has acknowledged all
 //	count PROCESS SINK OUTCOME N
 //	oldest PROCESS SINK N       how old the oldest alert is that waits; -1: there is no such sink
@@ -235,15 +235,13 @@ func (y *story) await(words, arg []string) {
 			y.t.Errorf("the texts are %s, want %s", y.hook(arg[0]).allTexts(), text)
 		}
 	case "am":
-		y.am.await(y.t, 0, strings.ReplaceAll(arg[0], "_", " "))
+		y.am.await(y.t, 0, alertNames(words[1:])...)
 	case "post":
-		post := strings.Join(y.am.await(y.t, y.posts, strings.ReplaceAll(arg[0], "_", " ")), ",")
-		with := true
-		for _, word := range words[2:] {
-			if word == "with" || word == "without" {
-				with = word == "with"
-			} else if strings.Contains(post, strings.ReplaceAll(word, "_", " ")) != with {
-				y.t.Errorf("%s: it is %s", words, post)
+		i := slices.Index(words, "without")
+		post := y.am.await(y.t, y.posts, alertNames(words[1:i])...)
+		for _, name := range alertNames(words[i+1:]) {
+			if has(post, name) {
+				y.t.Errorf("%s: it is %q", words, post)
 			}
 		}
 	case "count":
@@ -259,6 +257,14 @@ func (y *story) await(words, arg []string) {
 	default:
 		y.t.Fatalf("unknown step %q", words)
 	}
+}
+
+// alertNames returns the names of alerts that a step has: user:1_80 is "user:1 80".
+func alertNames(words []string) (names []string) {
+	for _, word := range words {
+		names = append(names, strings.ReplaceAll(word, "_", " "))
+	}
+	return names
 }
 
 // is waits until a number is the last word of a step.
