@@ -2,6 +2,7 @@ package counters_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,6 +39,9 @@ func TestRedisCluster(t *testing.T) {
 	t.Run("a reservation that ends while its slot moves", func(t *testing.T) {
 		reservationsEndWhileTheirSlotMoves(t, c, newStore(t, client, client, client, nil))
 	})
+	t.Run("a log that starts over while its slot moves", func(t *testing.T) {
+		logsStartOverWhileTheirSlotMoves(t, c, newStore(t, client, client, client, nil))
+	})
 	t.Run("a clock that is ahead", func(t *testing.T) { aClockThatIsAhead(t, c) })
 	t.Run("leases keep the limit", func(t *testing.T) {
 		leasesKeepTheLimit(t, newStore(t, client, client, client, nil))
@@ -70,6 +74,25 @@ func reservationsEndWhileTheirSlotMoves(t *testing.T, c *streamtest.RedisCluster
 		y.tell([]string{"> reserve next 1 1h k", "> cancel next"})
 		if got := y.tell([]string{"> peek k"})[1]; got != "< "+row.used+" of 100 per 1h0m0s" {
 			t.Errorf("%s, %s: %s, want %s", row.begin, row.end, got, row.used)
+		}
+	}
+}
+
+// A log that starts over is not emptied first: Redis would refuse its new entry.
+func logsStartOverWhileTheirSlotMoves(t *testing.T, c *streamtest.RedisCluster, s *store) {
+	for _, row := range []struct{ algorithm, units string }{
+		{windows.DefaultAlgorithm, "45000"}, {"sliding-log-zset", "4500"}} { // more are freed in the background
+		y := newStory(t, s, row.algorithm, `
+rules: [{name: api, match: "*", windows: [{limit: 100000, per: 1m}], algorithm: EACH, alerts: [1%]}]`)
+		key := "k-" + row.algorithm
+		p := s.keys.Partition(key)
+		y.tell([]string{"> check " + key + " " + row.units, "> check " + key + " " + row.units, "> step 2m"})
+		testkit.Must(t, s.redis.XGroupCreateMkStream(t.Context(), s.keys.Outbox(p), "keeps", "0").Err())
+		end := c.BeginMigration(c.Slot(s.keys.Outbox(p)), c.OtherMaster(c.Slot(s.keys.Outbox(p))))
+		got := y.tell([]string{"> check " + key + " 5"})[1]
+		end()
+		if !strings.HasPrefix(got, "< allowed; 5 of") {
+			t.Errorf("%s: %s", row.algorithm, got)
 		}
 	}
 }

@@ -35,8 +35,9 @@ local function expire(m) call('PEXPIRE', m.name, expiry(m, m.span + m.meter.sett
 -- mark_newest writes the newest member again, with the mark or without.
 local function mark_newest(m, mark)
   local newest = call('ZRANGE', m.name, '-1', '-1', 'WITHSCORES')
-  call('ZREM', m.name, newest[1])
-  call('ZADD', m.name, newest[2], match(newest[1], '^%d+:%d+') .. mark)
+  local member = match(newest[1], '^%d+:%d+') .. mark
+  call('ZADD', m.name, newest[2], member)
+  if member ~= newest[1] then call('ZREM', m.name, newest[1]) end
   expire(m)
 end
 
@@ -46,7 +47,7 @@ function zset.add(m, ms, _, count)
   if ms < m.last then ms = m.last end
   local sum, upkeep = grow(m, ms, count)
   if upkeep then
-    if total < 0 then
+    if total <= -TRIM or total < 0 and ms == m.last then
       call('UNLINK', m.name) -- freed in the background
     elseif total > 0 then
       local aged = call('ZCOUNT', m.name, '-inf', int(ms - m.span))
@@ -54,14 +55,14 @@ function zset.add(m, ms, _, count)
     end
   end
   call('ZADD', m.name, ms_text(ms), format('%016d:%d%s', sum, count + 0, mark))
+  if total < 0 then call('ZREMRANGEBYRANK', m.name, '0', '-2') end -- the log starts over
   if upkeep or mark ~= '' then expire(m) end
   m.empty = count == '0'
   m.last, m.total = ms, sum
 end
 
--- Here the entries themselves are removed, and the last of them in part. At most TRIM
--- entries are removed, so that the call stays short. The newest entry is kept for its
--- time, even with a count of 0. (Each total has at most one entry without units.)
+-- Here the entries themselves are removed, the last one in part: at most TRIM, so that the call stays short. The
+-- newest entry is kept for its time, even with a count of 0. (Each total has at most one entry without units.)
 function zset.give_back(m, w, n)
   local before = m.total - zset.used(m, w) -- the total before the first entry of the window
   local taken = 0
@@ -75,10 +76,9 @@ function zset.give_back(m, w, n)
     if not total or total >= 2 * TOP then break end -- foreign
     while total > m.total do total = total - ERA end -- written before the total was reduced
     local left = max(0, total - before - n)
-    call('ZREM', m.name, member)
-    if left > 0 or total == m.total then
-      call('ZADD', m.name, 'NX', list[i + 1], format('%s:%d%s', match(member, '^%d+'), left, mark))
-    end
+    local kept = (left > 0 or total == m.total) and format('%s:%d%s', match(member, '^%d+'), left, mark)
+    if kept then call('ZADD', m.name, 'NX', list[i + 1], kept) end
+    if kept ~= member then call('ZREM', m.name, member) end
     taken = min(n, total - before)
     if taken == n then break end
   end

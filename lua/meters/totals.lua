@@ -45,7 +45,7 @@ end
 local function discard(m)
   corrupt_counters[#corrupt_counters + 1] = m.name
   open_totals(m, 0, 0, 0)
-  m.total = -TRIM
+  m.total = -TOP
   return 0
 end
 

@@ -28,7 +28,7 @@ end
 
 -- read_record returns the record of an item, and how many transitions it wrote. Its rule may also have a record in its
 -- other field: as live, if it has become a shadow rule, or the reverse. If the item's field has the record of another
--- rule, judge ends that record.
+-- rule, judge ends that record. The other field is dropped last, so that the due keys are not emptied before a write.
 local function read_record(item, now)
   local text, key, written = call('HGET', KEYS[PLACE + LEVELS], item.field), item.key, 0
   if not item.rule then return text, 0 end
@@ -41,7 +41,7 @@ local function read_record(item, now)
   else
     written = end_levels(PLACE, other_field, other, now)
   end
-  drop(PLACE, other_field, other)
+  item.other_field, item.other = other_field, other
   return text, written
 end
 
@@ -69,6 +69,7 @@ function operations.sweep()
     else
       call('ZREM', KEYS[PLACE + DUE], item.field)
     end
+    if item.other then drop(PLACE, item.other_field, item.other) end
     transitions, corrupt_records = transitions + moved + written, corrupt_records + (corrupt and 1 or 0)
   end
   return {transitions, corrupt_records}
