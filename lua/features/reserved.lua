@@ -69,7 +69,7 @@ function hooks.free_at(s, w, n)
   local still = n >= counted and min(latest, charged_free_at(s, w, n - counted)) -- with these units in the window
   if still and not r.frees then
     -- Units that are charged when they expire may leave earlier: they fade together with the units charged before.
-    return still > left and min(still, charged_leaves(s, w, left, r.units, n)) or still
+    return still > left and min(still, settled_by(s, charged_leaves(s, w, left, r.units, n))) or still
   end
   if n > 0 and r.frees then
     if charged_in(s, w) > n then left = max(left, charged_free_at(s, w, n)) end
