@@ -65,7 +65,7 @@ func (t *Trace) has(field string) bool {
 // Bounds of what is read.
 const (
 	maxLine = 1 << 20 // bytes; a log line with a long user agent is far below
-	maxMs   = 1e15    // scripts calculate with times, which is exact below 2^53
+	maxMs   = 9e12    // a time.Duration has room for 292 years
 )
 
 // ReadTrace reads lines of `ms key cost field=value …`; a missing cost is 1. It skips blank lines and lines that
@@ -114,7 +114,7 @@ func traceLine(line string) (Request, error) {
 		return Request{}, err
 	}
 	if r.Ms, err = strconv.ParseInt(fields[0], 10, 64); err != nil || r.Ms < 0 || r.Ms > maxMs {
-		return Request{}, fmt.Errorf("ms %.60q: want a whole number of milliseconds from 0 to 10^15", fields[0])
+		return Request{}, fmt.Errorf("ms %.60q: want a whole number of milliseconds from 0 to 9*10^12", fields[0])
 	}
 	if len(fields) == 3 {
 		if r.Cost, err = strconv.ParseInt(fields[2], 10, 64); err != nil || r.Cost < 1 {
