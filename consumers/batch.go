@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/streamcounter/streamcounter/internal/counters"
-	"github.com/streamcounter/streamcounter/internal/entry"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 )
@@ -24,13 +23,13 @@ func (w *worker) fold(ctx context.Context, batches ...eventlog.Batch) (errs []er
 	}
 	start := time.Now()
 	traced, end := w.startFold(ctx, batches, folds)
-	unmatched, errs := w.count(traced, folds...)
+	left, errs := w.count(traced, folds...)
 	end(errors.Join(errs...))
 	w.observe(batches, errs, start)
 	for i, b := range batches {
 		p := b.Partition
 		if errs[i] == nil {
-			errs[i] = w.acknowledgeUncounted(ctx, p, unmatched[i], letters[i])
+			errs[i] = w.acknowledgeUncounted(ctx, p, left[i], letters[i])
 		}
 		if redisclient.IsRefusal(errs[i]) { // the partition's keys may be the reason
 			quarantined, err := w.quarantine.examine(ctx, p)
@@ -47,34 +46,29 @@ func (w *worker) fold(ctx context.Context, batches ...eventlog.Batch) (errs []er
 // the partition of a key wrongly. The key would then be counted in two partitions, and each would know only a part of
 // its count.
 func (w *worker) decode(b eventlog.Batch) (counters.Batch, []deadLetter) {
-	rules, events, letters := w.Rules(), make([]counters.Event, 0, len(b.Messages)), []deadLetter(nil)
+	events, letters := make([]counters.Event, 0, len(b.Messages)), []deadLetter(nil)
 	for _, m := range b.Messages {
 		e, err := m.Decode()
-		event, kind := counters.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, ProducerID: e.ID,
-			Fields: m.Values}, invalid
 		switch right := w.Keys.Partition(e.Key); {
 		case err != nil:
+			letters = append(letters, letterOf(m, invalid, err.Error()))
 		case right != b.Partition:
-			kind, err = misplaced, fmt.Errorf(
+			letters = append(letters, letterOf(m, misplaced, fmt.Sprintf(
 				"wrong partition: appended to partition %d, the key belongs to partition %d (%s)", b.Partition, right,
-				w.Keys.Events(right))
+				w.Keys.Events(right))))
 		default:
-			err = rules.CheckValues(e.Key, event.Field)
+			events = append(events, counters.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, ProducerID: e.ID,
+				Fields: m.Values})
 		}
-		if err != nil {
-			letters = append(letters, letterOf(m, kind, err.Error()))
-			continue
-		}
-		events = append(events, event)
 	}
 	return counters.Batch{Partition: b.Partition, Events: events}, letters
 }
 
-// count folds batches with one script call, which it tries until Redis answers. For each batch, it returns the IDs of
-// events that no rule matches, or why the batch was not counted. If Redis refuses the call, each batch is folded
-// separately (events that were already counted are skipped). So a partition with a key of another type, or an event
-// that makes the script fail, does not hold up the other partitions.
-func (w *worker) count(ctx context.Context, batches ...counters.Batch) (unmatched [][]string, errs []error) {
+// count folds batches with one script call, which it tries until Redis answers. For each batch, it returns the events
+// that were left out, or why the batch was not counted. If Redis refuses the call, each batch is folded separately
+// (events that were already counted are skipped). So a partition with a key of another type, or an event that makes the
+// script fail, does not hold up the other partitions.
+func (w *worker) count(ctx context.Context, batches ...counters.Batch) (left []counters.Uncounted, errs []error) {
 	var refusal error
 	err := w.retry(ctx, "counting events", batches[0].Partition, func() error {
 		rules := w.Rules()
@@ -83,7 +77,7 @@ func (w *worker) count(ctx context.Context, batches ...counters.Batch) (unmatche
 		case redisclient.IsRefusal(err):
 			refusal, err = err, nil
 		case err == nil:
-			unmatched = list
+			left = list
 			w.observeFolded(folded)
 			for _, b := range batches {
 				w.overridden.blockedByPattern(rules, b.Events)
@@ -92,22 +86,22 @@ func (w *worker) count(ctx context.Context, batches ...counters.Batch) (unmatche
 		return err
 	})
 	errs = make([]error, len(batches))
-	if unmatched != nil {
-		return unmatched, errs
+	if left != nil {
+		return left, errs
 	}
-	unmatched = make([][]string, len(batches))
+	left = make([]counters.Uncounted, len(batches))
 	for i, b := range batches {
 		switch {
 		case err != nil:
 			errs[i] = err
 		case len(batches) == 1:
-			unmatched[i], errs[i] = w.isolate(ctx, b, refusal)
+			left[i], errs[i] = w.isolate(ctx, b, refusal)
 		default:
 			list, errOf := w.count(ctx, b)
-			unmatched[i], errs[i] = list[0], errOf[0]
+			left[i], errs[i] = list[0], errOf[0]
 		}
 	}
-	return unmatched, errs
+	return left, errs
 }
 
 // retry tries until do succeeds, Redis refuses it, or ctx ends.
@@ -137,18 +131,17 @@ func (w *worker) retry(ctx context.Context, what string, p int, do func() error)
 
 // isolate counts a batch that Redis refused for another reason than the type of a key. It halves the batch, calls
 // count again, and makes a dead letter of the one event that causes the refusal.
-func (w *worker) isolate(ctx context.Context, b counters.Batch, refusal error) (unmatched []string, err error) {
+func (w *worker) isolate(ctx context.Context, b counters.Batch, refusal error) (left counters.Uncounted, err error) {
 	p, events := b.Partition, b.Events
 	quarantined, err := w.quarantine.examine(ctx, p)
 	// Scripts accept a counter of any type. So WRONGTYPE is about one of the partition's own keys, even if somebody
 	// has fixed that key meanwhile.
 	if quarantined || err != nil || redisclient.IsWrongType(refusal) {
-		return nil, errors.Join(refusal, err)
+		return left, errors.Join(refusal, err)
 	}
 	if len(events) == 1 {
 		e := events[0]
-		letter := letterOf(entry.Message{ID: e.ID, Values: e.Fields}, refused, refusal.Error())
-		return nil, w.deadLetter(ctx, p, []deadLetter{letter})
+		return left, w.deadLetter(ctx, p, []deadLetter{letterOfEvent(e, refused, refusal)})
 	}
 	w.Log.Warn("Redis rejected a batch; isolating the bad event", "partition", p, "events", len(events),
 		"error", refusal)
@@ -156,24 +149,28 @@ func (w *worker) isolate(ctx context.Context, b counters.Batch, refusal error) (
 		b.Events = half
 		list, errs := w.count(ctx, b)
 		if errs[0] != nil {
-			return nil, errs[0]
+			return left, errs[0]
 		}
-		unmatched = append(unmatched, list[0]...)
+		left.Unmatched = append(left.Unmatched, list[0].Unmatched...)
+		left.Invalid = append(left.Invalid, list[0].Invalid...)
 	}
-	return unmatched, nil
+	return left, nil
 }
 
 // acknowledgeUncounted acknowledges the events of a batch that were not counted.
-func (w *worker) acknowledgeUncounted(ctx context.Context, p int, unmatched []string, letters []deadLetter) error {
-	if len(unmatched) > 0 {
+func (w *worker) acknowledgeUncounted(ctx context.Context, p int, left counters.Uncounted, letters []deadLetter) error {
+	if len(left.Unmatched) > 0 {
 		err := w.retry(ctx, "acknowledging unmatched events", p, func() error {
-			n, err := w.dead.acknowledge(ctx, p, unmatched)
+			n, err := w.dead.acknowledge(ctx, p, left.Unmatched)
 			w.Metrics.unmatched.Add(float64(n))
 			return err
 		})
 		if err != nil {
 			return err
 		}
+	}
+	for _, e := range left.Invalid {
+		letters = append(letters, letterOfEvent(e.Event, invalid, e.Err))
 	}
 	return w.deadLetter(ctx, p, letters)
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/streamcounter/streamcounter/internal/counters"
 	"github.com/streamcounter/streamcounter/internal/entry"
 	"github.com/streamcounter/streamcounter/internal/eventlog"
 	"github.com/streamcounter/streamcounter/internal/redisclient"
@@ -153,4 +154,9 @@ func letterOf(m entry.Message, kind, reason string) deadLetter {
 		text = append(bytes.ToValidUTF8(text[:4096], nil), "…"...)
 	}
 	return deadLetter{id: m.ID, reason: reason, body: string(text), tooLarge: m.Err != nil, kind: kind}
+}
+
+// letterOfEvent returns the dead letter of an event that was decoded.
+func letterOfEvent(e counters.Event, kind string, reason error) deadLetter {
+	return letterOf(entry.Message{ID: e.ID, Values: e.Fields}, kind, reason.Error())
 }

@@ -59,20 +59,30 @@ type Batch struct {
 	TraceParent, TraceState string
 }
 
+// Uncounted are the events of a batch that Fold has left out. The caller acknowledges them.
+type Uncounted struct {
+	Unmatched []string // the IDs of those that no rule matches
+	Invalid   []Invalid
+}
+
+// Invalid is an event whose values cannot be counted; see windows.Plan.Values.
+type Invalid struct {
+	Event
+	Err error
+}
+
 // Fold counts the batches of several partitions in one step and acknowledges their
 // events. Each event counts at most once, however often it is sent. Each batch is of another
 // partition. On a Cluster there is only one batch. If Fold returns an error, f is zero, but some
 // events may have been counted. The caller then folds the batches again, which counts no event twice.
-// unmatched has, for each batch, the IDs of the events that no rule matches. The caller
-// acknowledges them.
-func (s *Redis) Fold(ctx context.Context, rules *windows.Rules, batches ...Batch) (f Folded, unmatched [][]string,
+func (s *Redis) Fold(ctx context.Context, rules *windows.Rules, batches ...Batch) (f Folded, left []Uncounted,
 	err error) {
 	s.noticeAll(rules)
-	unmatched = make([][]string, len(batches))
+	left = make([]Uncounted, len(batches))
 	err = s.retryInPeriod(func() error {
 		c := foldCall{store: s, rules: rules, plans: s.newCallPlans()}
 		for i, b := range batches {
-			unmatched[i] = c.add(b)
+			left[i] = c.add(b)
 		}
 		f = Folded{}
 		if len(c.partitions) == 0 {
@@ -84,7 +94,7 @@ func (s *Redis) Fold(ctx context.Context, rules *windows.Rules, batches ...Batch
 		}
 		return err
 	})
-	return f, unmatched, err
+	return f, left, err
 }
 
 // foldCall is one call of fold.lua for batches of several partitions.
@@ -105,8 +115,8 @@ type foldPartition struct {
 }
 
 // add adds a batch. It groups the events by their plans and keys, in the order in which plans and keys occur first. It
-// returns the IDs of the events that no rule matches.
-func (c *foldCall) add(b Batch) (unmatched []string) {
+// returns the events that it leaves out.
+func (c *foldCall) add(b Batch) (left Uncounted) {
 	var plans []*planKeys
 	known := map[*windows.Plan]*planKeys{}
 	byKey := make(map[string]*keyGroups, len(b.Events))
@@ -115,22 +125,33 @@ func (c *foldCall) add(b Batch) (unmatched []string) {
 		if k == nil {
 			plan := c.rules.Match(e.Key)
 			if plan == nil {
-				unmatched = append(unmatched, e.ID)
+				left.Unmatched = append(left.Unmatched, e.ID)
 				continue
 			}
 			pk := known[plan]
 			if pk == nil {
 				pk = &planKeys{plan: plan, place: c.plans.place(plan)}
 				pk.begins = c.plans.list[pk.place].Begins()
-				known[plan], plans = pk, append(plans, pk)
+				known[plan] = pk
 			}
 			k = &keyGroups{planKeys: pk, key: e.Key, resolution: plan.ResolutionMs()}
-			pk.keys, byKey[e.Key] = append(pk.keys, k), k
+			byKey[e.Key] = k
 		}
-		k.add(e)
+		values, err := k.plan.Values(e.Field)
+		if err != nil {
+			left.Invalid = append(left.Invalid, Invalid{e, err})
+			continue
+		}
+		k.add(e, values)
+		if k.events == 1 {
+			if len(k.keys) == 0 {
+				plans = append(plans, k.planKeys)
+			}
+			k.keys = append(k.keys, k)
+		}
 	}
 	if len(plans) == 0 {
-		return unmatched
+		return left
 	}
 	if b.TraceParent != "" {
 		c.trace = b.TraceParent + " " + b.TraceState
@@ -145,7 +166,7 @@ func (c *foldCall) add(b Batch) (unmatched []string) {
 		}
 	}
 	c.partitions = append(c.partitions, foldPartition{b.Partition, plans})
-	return unmatched
+	return left
 }
 
 // encode returns the keys and the arguments of fold.lua.
@@ -219,7 +240,8 @@ type group struct {
 	values      []string // one per meter of the plan that counts values; empty: the events have none
 }
 
-func (k *keyGroups) add(e Event) {
+// add adds an event with its values.
+func (k *keyGroups) add(e Event, values []string) {
 	if count, again := k.countOf[e.ProducerID]; again {
 		e.Count = count // only the first of them counts, and the groups have another order than the events
 	} else if e.ProducerID != "" {
@@ -229,7 +251,6 @@ func (k *keyGroups) add(e Event) {
 		k.countOf[e.ProducerID] = e.Count
 	}
 	k.events, k.units = k.events+1, k.units+e.Count
-	values, _ := k.plan.Values(e.Field) // an error was handled when the event was decoded, unless the rule is newer
 	for i := len(k.groups) - 1; i >= 0 && e.Ms-k.firsts[i] <= k.resolution; i-- {
 		g, first := &k.groups[i], k.firsts[i]
 		between := func(begin int64) bool { return (first < begin) != (e.Ms < begin) }
