@@ -25,9 +25,8 @@ const (
 	OfTheClock Promise = "of the clock"
 )
 
-// Algorithms are the algorithms that a rule can name, the default first. Each has an
-// entry here, a Lua file, which sets algorithms[name] (see plan.lua), and a line in
-// each of the two tables of docs/algorithms.md. Tests fail if one is missing.
+// Algorithms are the algorithms that a rule can name, the default first. Each has an entry here, a Lua file, which sets
+// algorithms[name] (see plan.lua), and a line in each of the two tables of docs/algorithms.md. Tests fail without one.
 var Algorithms = []Algorithm{
 	{Name: "sliding-log", Form: "log", Promise: EveryUnit},
 	{Name: "sliding-log-zset", Form: "zset", Promise: EveryUnit},

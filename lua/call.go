@@ -43,10 +43,10 @@ const (
 	busyFor      = time.Second
 )
 
-// freeing are the operations that run even if memory is full, because they free memory or must not wait for it. A fold
-// reads events that are in memory already, and allows them to be trimmed.
-var freeing = map[string]bool{"fold": true, "sweep": true, "reset": true, "settle": true, "lock": true,
-	"expire-overrides": true, "override": true, "deadletter": true, "gap": true, "retire": true}
+// functionOf has the function of each operation; the others have writes. Some run even if memory is full, because they
+// free memory or must not wait for it. A fold reads events that are in memory already, and allows them to be trimmed.
+var functionOf = map[string]function{"peek": looks, "fold": frees, "sweep": frees, "reset": frees, "settle": frees,
+	"lock": frees, "expire-overrides": frees, "override": frees, "deadletter": frees, "gap": frees, "retire": frees}
 
 // Call runs an operation of the library with the keys and arguments that its file in operations/ describes. plans are
 // those in the arguments. Only some operations are safe to send again. After an error of the others it is unknown
@@ -56,14 +56,7 @@ var freeing = map[string]bool{"fold": true, "sweep": true, "reset": true, "settl
 // the check is denied and none of its levels changes.
 func (s *Caller) Call(ctx context.Context, op string, plans []*Plan, keys []string, args ...any) *Reply {
 	args = append(args, op) // run_operation in library.lua takes the name from the last argument
-	as := writes
-	switch {
-	case op == "peek":
-		as = looks
-	case freeing[op]:
-		as = frees
-	}
-	v, err := s.run(ctx, op, as, plans, keys, args)
+	v, err := s.run(ctx, op, functionOf[op], plans, keys, args)
 	if op == "check" && (hasPrefix(err, "OOM") || hasPrefix(err, "NOREPLICAS")) {
 		args[len(args)-1] = "look"
 		if seen, failed := s.run(ctx, op, looks, plans, keys, args); failed == nil {
@@ -194,8 +187,7 @@ func (s *Caller) Prepare(ctx context.Context, plans []*Plan) {
 	}
 }
 
-// prepare loads the library on one server, if it is not there, and calls it once, because the first call runs all of
-// its code.
+// prepare loads the library on one server, if it is not there, and calls it once: the first call runs all of its code.
 func (s *Caller) prepare(ctx context.Context, c redis.Cmdable) error {
 	_, err := s.callOn(ctx, c, looks, nil, []any{"none"})
 	if mayNotCall(err) {

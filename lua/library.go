@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -80,21 +81,16 @@ var Library = sync.OnceValue(func() (l struct{ Name, Text string }) {
 })
 
 // order returns the names of all files: first those that are no blocks, then the algorithms and operations.
-func order() []string {
-	var names []string
-	for name := range files {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, func(a, b string) int {
-		if blocks[a] != blocks[b] {
-			if blocks[b] {
-				return -1
-			}
-			return 1
+func order() (first []string) {
+	var last []string
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if blocks[name] {
+			last = append(last, name)
+		} else {
+			first = append(first, name)
 		}
-		return strings.Compare(a, b)
-	})
-	return names
+	}
+	return append(first, last...)
 }
 
 // libraryText puts the files into one function, which the first call runs, because redis.call, string and math do not

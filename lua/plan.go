@@ -17,9 +17,8 @@ type Plan struct {
 // Meter is one key of Redis, in which an algorithm counts some windows of a plan.
 type Meter struct {
 	Algorithm string `json:"algorithm"`
-	// Setting is one number for the algorithm. The logs: how often they are trimmed and
-	// their expiry is renewed, in ms, 0 at each write. Buckets: how many. Distinct: how many
-	// values are kept. Others: unused.
+	// Setting is one number for the algorithm. The logs: how often they are trimmed and their expiry is renewed, in ms,
+	// 0 at each write. Buckets: how many. Distinct: how many values are kept. Others: unused.
 	Setting int64 `json:"setting"`
 	// SpanMs is the longest window.
 	SpanMs int64 `json:"span"`
@@ -101,21 +100,16 @@ func algorithmsOf(plans []*Plan) []string {
 	return list
 }
 
-// windows returns how many windows there are. shadows returns how many of them do not decide.
-func (p *Plan) windows() (n int) {
+// windows returns how many windows there are, and how many of them do not decide.
+func (p *Plan) windows() (all, shadows int) {
 	for i := range p.Rules {
-		n += len(p.Rules[i].Windows)
-	}
-	return n
-}
-
-func (p *Plan) shadows() (n int) {
-	for i := range p.Rules {
+		n := len(p.Rules[i].Windows)
+		all += n
 		if p.Rules[i].Shadow {
-			n += len(p.Rules[i].Windows)
+			shadows += n
 		}
 	}
-	return n
+	return all, shadows
 }
 
 // inForce is the number of integers that hook in_force (plan.lua) adds to a state of a key.

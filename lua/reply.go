@@ -102,14 +102,16 @@ func (r *Reply) Answer(p *Plan) (out KeyState) {
 func (r *Reply) AnswerWithShadows(p *Plan) KeyState {
 	out := r.Answer(p)
 	if p != nil {
-		out.ShadowMs = r.Integers(p.shadows())
+		_, shadows := p.windows()
+		out.ShadowMs = r.Integers(shadows)
 	}
 	return out
 }
 
 // windows reads what window_states (state.lua) writes for a key of the plan.
 func (r *Reply) windows(p *Plan, out *KeyState) {
-	out.Windows = make([]WindowState, p.windows())
+	n, _ := p.windows()
+	out.Windows = make([]WindowState, n)
 	for i := range out.Windows {
 		out.Windows[i] = WindowState{Used: r.Integer(), NextFreeMs: r.Integer(), EmptyMs: r.Integer()}
 	}
