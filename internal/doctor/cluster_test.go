@@ -44,7 +44,14 @@ func TestCluster(t *testing.T) {
 	defer cluster.Close()
 	testkit.Must(t, stream.CheckMeta(ctx, cluster, keysOf(t, 16)))
 	testkit.Must(t, second.ConfigSet(ctx, "stream-node-max-bytes", "4096").Err())
+	replica := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
+	testkit.Must(t, replica.ReplicaOf(ctx, host, port).Err())
+	streamtest.Eventually(t, "the second master has a replica", func() (bool, string) {
+		info := second.Info(ctx, "replication").Val()
+		return strings.Contains(info, "connected_slaves:1"), info
+	})
 	findings := look(t, cluster)
+	expect(t, findings, "redis.replicas", doctor.Warning, "0 replicas", nodes[0].Addr())
 	expect(t, findings, "redis.cluster", doctor.Note, "16 partitions over 2 masters: 4, 12", "reshard")
 	expect(t, findings, "redis.stream-node-max-bytes", doctor.Warning, nodes[1].Addr())
 	expect(t, findings, "redis.version", doctor.OK, "each of 2 masters")
