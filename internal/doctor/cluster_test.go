@@ -44,6 +44,8 @@ func TestCluster(t *testing.T) {
 	defer cluster.Close()
 	testkit.Must(t, stream.CheckMeta(ctx, cluster, keysOf(t, 16)))
 	testkit.Must(t, second.ConfigSet(ctx, "stream-node-max-bytes", "4096").Err())
+	testkit.Must(t, first.ConfigSet(ctx, "appendfsync", "no").Err())
+	testkit.Must(t, second.ConfigSet(ctx, "appendonly", "no").Err())
 	replica := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
 	testkit.Must(t, replica.ReplicaOf(ctx, host, port).Err())
 	streamtest.Eventually(t, "the second master has a replica", func() (bool, string) {
@@ -54,6 +56,8 @@ func TestCluster(t *testing.T) {
 	expect(t, findings, "redis.replicas", doctor.Warning, "0 replicas", nodes[0].Addr())
 	expect(t, findings, "redis.cluster", doctor.Note, "16 partitions over 2 masters: 4, 12", "reshard")
 	expect(t, findings, "redis.stream-node-max-bytes", doctor.Warning, nodes[1].Addr())
+	expect(t, findings, "redis.persistence", doctor.Warning, "appendfsync no ("+nodes[0].Addr()+")")
+	expect(t, findings, "redis.persistence", doctor.Warning, "appendonly no", nodes[1].Addr())
 	expect(t, findings, "redis.version", doctor.OK, "each of 2 masters")
 	expect(t, findings, "redis.clock", doctor.OK)
 	expect(t, findings, "state.unread", doctor.OK)
