@@ -69,7 +69,8 @@ func TestCluster(t *testing.T) {
 				args = append(args, f)
 			}
 			if user := args[2]; user == "doctor" || user == "work" {
-				testkit.Must(t, c.Do(ctx, append(args, ">pw", "+cluster|slots", "+command", "+cluster|info")...).Err())
+				testkit.Must(t, c.Do(ctx, append(args, ">pw", "+cluster|slots", "+asking", "+command",
+					"+cluster|info", "+cluster|nodes")...).Err())
 			}
 		}
 	}
@@ -83,8 +84,13 @@ func TestCluster(t *testing.T) {
 	if held := r.Integer(); held != 1 {
 		t.Errorf("work on a Cluster: %d, %v", held, r.Err())
 	}
+	for state, at := range map[string][2]*redis.Client{"MIGRATING": {first, second}, "IMPORTING": {second, first}} {
+		testkit.Must(t, at[0].Do(ctx, "CLUSTER", "SETSLOT", 1716, state, at[1].ClusterMyID(ctx).Val()).Err())
+		expect(t, look(t, as("doctor")), "redis.cluster", doctor.Warning, ": 1716 (partition 7)", "--cluster fix")
+		testkit.Must(t, at[0].Do(ctx, "CLUSTER", "SETSLOT", 1716, "STABLE").Err())
+	}
 	for _, f := range append(findings, look(t, as("doctor"))...) {
-		if strings.Contains(f.Found, "not checked") && f.Check != "redis.acl-log" {
+		if strings.Contains(f.Found, "not checked") && f.Check != "redis.acl-log" || strings.Contains(f.Found, "1716") {
 			t.Errorf("%+v", f)
 		}
 	}
