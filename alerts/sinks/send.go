@@ -218,10 +218,10 @@ func (s *Sink) sign(h http.Header, id string, body []byte) error {
 // longestAfter bounds the wait that an endpoint can request by Retry-After.
 const longestAfter = 10 * time.Minute
 
-// retryAfter reads Retry-After, which has seconds or a date. It returns 0 if the header is missing.
+// retryAfter reads Retry-After: seconds, of which ParseUint returns at most 31 bits, or a date; 0: it is missing.
 func retryAfter(h http.Header, now time.Time) time.Duration {
 	value := h.Get("Retry-After")
-	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
+	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil || errors.Is(err, strconv.ErrRange) {
 		return min(time.Duration(seconds)*time.Second, longestAfter)
 	}
 	if at, err := http.ParseTime(value); err == nil {

@@ -160,14 +160,16 @@ func TestSlack(t *testing.T) {
 
 // The queue gets the time of an endpoint's Retry-After. TestRetryAfterHoldsAllKeys proves that the queue waits.
 func TestRetryAfterIsTold(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Retry-After", "7")
-		w.WriteHeader(http.StatusTooManyRequests)
-	}))
-	t.Cleanup(server.Close)
-	var refused refusal
-	err := opened(t, fmt.Sprintf("{name: a, type: slack, url: %q}", server.URL)).SendSample(t.Context(), "sc")
-	if !errors.As(err, &refused) || refused.after != 7*time.Second {
-		t.Errorf("%v: the wait is %s, want 7s", err, refused.after)
+	for told, want := range map[string]time.Duration{"7": 7 * time.Second, "100000000000": longestAfter} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", told)
+			w.WriteHeader(http.StatusTooManyRequests)
+		}))
+		t.Cleanup(server.Close)
+		var refused refusal
+		err := opened(t, fmt.Sprintf("{name: a, type: slack, url: %q}", server.URL)).SendSample(t.Context(), "sc")
+		if !errors.As(err, &refused) || refused.after != want {
+			t.Errorf("Retry-After %s, %v: the wait is %s, want %s", told, err, refused.after, want)
+		}
 	}
 }

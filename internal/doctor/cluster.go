@@ -13,7 +13,7 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// clusterOf reports whether this is a Cluster, and how the partitions spread over its masters.
+// clusterOf reports whether this is a Cluster, how the partitions spread over its masters, and which slots move.
 func clusterOf(ctx context.Context, c redis.UniversalClient, servers []*server, k *stream.Keys) []Finding {
 	const check = "redis.cluster"
 	cluster, ok := c.(*redis.ClusterClient)
@@ -31,6 +31,15 @@ func clusterOf(ctx context.Context, c redis.UniversalClient, servers []*server, 
 		return []Finding{found(check, "the Cluster is down").as(Problem,
 			"slots without a master refuse events and checks", "redis-cli --cluster check HOST:PORT")}
 	}
+	var nodes string // each master's own line has its open slots, as [slot->-node] and [slot-<-node]
+	var all []Finding
+	for _, s := range servers {
+		text, err := s.client.ClusterNodes(ctx).Result()
+		if nodes += text; err != nil && !noAnswer(err) {
+			all = []Finding{unseen(check, err, "ACL SETUSER <user> +cluster|nodes")}
+		}
+	}
+	var moving []string
 	count := map[string]int{}
 	for p := range k.Partitions {
 		master, err := cluster.MasterForKey(ctx, k.Events(p))
@@ -39,8 +48,28 @@ func clusterOf(ctx context.Context, c redis.UniversalClient, servers []*server, 
 				"ACL SETUSER <user> +cluster|slots")}
 		}
 		count[master.Options().Addr]++
+		if slot := slotOf(p); strings.Contains(nodes, fmt.Sprintf("[%d-", slot)) {
+			moving = append(moving, fmt.Sprintf("%d (partition %d)", slot, p))
+		}
 	}
-	return []Finding{spread(count, servers, k.Partitions)}
+	if len(moving) > 0 {
+		all = append(all, found(check, "slots that are moving: "+strings.Join(moving, ", ")).as(Warning,
+			"until a slot has moved, calls with new keys of it fail (TRYAGAIN): events wait, on_error decides checks",
+			"finish the reshard; if none runs: redis-cli --cluster fix HOST:PORT"))
+	}
+	return append(all, spread(count, servers, k.Partitions))
+}
+
+// slotOf returns the slot of a partition's keys: CRC-16/XMODEM of their hash tag, which is the partition's number.
+func slotOf(p int) int {
+	var crc uint16
+	for _, c := range strconv.Itoa(p) {
+		crc ^= uint16(c) << 8
+		for range 8 {
+			crc = crc<<1 ^ crc>>15*0x1021
+		}
+	}
+	return int(crc % 16384)
 }
 
 func spread(count map[string]int, servers []*server, partitions int) Finding {

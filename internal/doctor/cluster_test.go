@@ -44,9 +44,20 @@ func TestCluster(t *testing.T) {
 	defer cluster.Close()
 	testkit.Must(t, stream.CheckMeta(ctx, cluster, keysOf(t, 16)))
 	testkit.Must(t, second.ConfigSet(ctx, "stream-node-max-bytes", "4096").Err())
+	testkit.Must(t, first.ConfigSet(ctx, "appendfsync", "no").Err())
+	testkit.Must(t, second.ConfigSet(ctx, "appendonly", "no").Err())
+	replica := streamtest.Connect(t, streamtest.OwnRedis(t).URL())
+	testkit.Must(t, replica.ReplicaOf(ctx, host, port).Err())
+	streamtest.Eventually(t, "the second master has a replica", func() (bool, string) {
+		info := second.Info(ctx, "replication").Val()
+		return strings.Contains(info, "connected_slaves:1"), info
+	})
 	findings := look(t, cluster)
+	expect(t, findings, "redis.replicas", doctor.Warning, "0 replicas", nodes[0].Addr())
 	expect(t, findings, "redis.cluster", doctor.Note, "16 partitions over 2 masters: 4, 12", "reshard")
 	expect(t, findings, "redis.stream-node-max-bytes", doctor.Warning, nodes[1].Addr())
+	expect(t, findings, "redis.persistence", doctor.Warning, "appendfsync no ("+nodes[0].Addr()+")")
+	expect(t, findings, "redis.persistence", doctor.Warning, "appendonly no", nodes[1].Addr())
 	expect(t, findings, "redis.version", doctor.OK, "each of 2 masters")
 	expect(t, findings, "redis.clock", doctor.OK)
 	expect(t, findings, "state.unread", doctor.OK)
@@ -58,7 +69,8 @@ func TestCluster(t *testing.T) {
 				args = append(args, f)
 			}
 			if user := args[2]; user == "doctor" || user == "work" {
-				testkit.Must(t, c.Do(ctx, append(args, ">pw", "+cluster|slots", "+command", "+cluster|info")...).Err())
+				testkit.Must(t, c.Do(ctx, append(args, ">pw", "+cluster|slots", "+asking", "+command",
+					"+cluster|info", "+cluster|nodes")...).Err())
 			}
 		}
 	}
@@ -72,8 +84,13 @@ func TestCluster(t *testing.T) {
 	if held := r.Integer(); held != 1 {
 		t.Errorf("work on a Cluster: %d, %v", held, r.Err())
 	}
+	for state, at := range map[string][2]*redis.Client{"MIGRATING": {first, second}, "IMPORTING": {second, first}} {
+		testkit.Must(t, at[0].Do(ctx, "CLUSTER", "SETSLOT", 1716, state, at[1].ClusterMyID(ctx).Val()).Err())
+		expect(t, look(t, as("doctor")), "redis.cluster", doctor.Warning, ": 1716 (partition 7)", "--cluster fix")
+		testkit.Must(t, at[0].Do(ctx, "CLUSTER", "SETSLOT", 1716, "STABLE").Err())
+	}
 	for _, f := range append(findings, look(t, as("doctor"))...) {
-		if strings.Contains(f.Found, "not checked") && f.Check != "redis.acl-log" {
+		if strings.Contains(f.Found, "not checked") && f.Check != "redis.acl-log" || strings.Contains(f.Found, "1716") {
 			t.Errorf("%+v", f)
 		}
 	}

@@ -38,7 +38,7 @@ func functions(s *server) Finding {
 	if s.functionsErr != nil {
 		return unseen(check, s.functionsErr, "ACL SETUSER <user> +function|list")
 	}
-	f := found(check, "not loaded yet: the first call loads it")
+	f := found(check, "not loaded yet: the first call loads it, if its user may")
 	var others []string
 	for _, name := range s.libraries {
 		if name == lua.Library().Name {

@@ -195,30 +195,32 @@ func (s *server) readConfig(ctx context.Context) {
 	s.config = cmd.Val()
 }
 
-// tells returns one finding for all servers: the worst, and if there are several servers, which of them have it. look
-// returns a finding without a check if there is nothing to say about a server.
-func tells(servers []*server, look func(*server) Finding) []Finding {
-	var worst Finding
-	var at []string // the servers that are as bad
+// tells returns the worst findings about the servers, and if there are several servers, which of them have each. Those
+// with the same reason are one. look returns a finding without a check if there is nothing to say about a server.
+func tells(servers []*server, look func(*server) Finding) (worst []Finding) {
+	var at [][]string // the servers that have each
 	for _, s := range servers {
 		f := look(s)
-		switch {
-		case f.Check == "":
-		case worst.Check == "" || f.Severity.above(worst.Severity):
-			worst, at = f, []string{s.addr}
-		case f.Severity == worst.Severity:
-			at = append(at, s.addr)
+		if f.Check == "" || len(worst) > 0 && worst[0].Severity.above(f.Severity) {
+			continue
+		}
+		if len(worst) > 0 && f.Severity.above(worst[0].Severity) {
+			worst, at = nil, nil
+		}
+		i := slices.IndexFunc(worst, func(w Finding) bool { return w.Why == f.Why })
+		if i < 0 {
+			i, worst, at = len(worst), append(worst, f), append(at, nil)
+		}
+		at[i] = append(at[i], s.addr)
+	}
+	for i := range worst {
+		if len(servers) > 1 && len(at[i]) == len(servers) {
+			worst[i].Found += fmt.Sprintf(" (each of %d masters)", len(servers))
+		} else if len(servers) > 1 {
+			worst[i].Found += " (" + strings.Join(at[i], ", ") + ")"
 		}
 	}
-	if worst.Check == "" {
-		return nil
-	}
-	if len(servers) > 1 && len(at) == len(servers) {
-		worst.Found += fmt.Sprintf(" (each of %d masters)", len(at))
-	} else if len(servers) > 1 {
-		worst.Found += " (" + strings.Join(at, ", ") + ")"
-	}
-	return []Finding{worst}
+	return worst
 }
 
 func size(n int64) string {

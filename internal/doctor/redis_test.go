@@ -253,7 +253,10 @@ func TestMissingRights(t *testing.T) {
 				continue
 			}
 			testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", user, "-"+command).Err())
-			if command != "hget" || user != "producer" { // a right that a selector grants is still granted
+			if command == "function|load" { // calls do without it
+				expect(t, look(t, c), "redis.users", doctor.Note, user+" may not run function|load on", "EVALSHA",
+					"streamcounter functions load")
+			} else if command != "hget" || user != "producer" { // a right that a selector grants is still granted
 				expect(t, look(t, c), "redis.users", doctor.Problem, "user "+user+" may not run "+command+" ",
 					"+"+command)
 			}
@@ -265,6 +268,12 @@ func TestMissingRights(t *testing.T) {
 		t.Errorf("%d rights were tried: is the file read?", tried)
 	}
 	testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "work", "-function|load").Err())
+	asWork := look(t, streamtest.Connect(t, secured.As("work")))
+	expect(t, asWork, "redis.functions", doctor.OK, "if its user may")
+	expect(t, asWork, "redis.acl", doctor.Note, "user work may not run function|load on", "EVALSHA")
+	testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "work", "-hlen").Err())
+	expect(t, look(t, c), "redis.users", doctor.Problem, "user work may not run hlen on")
+	testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "work", "+hlen").Err())
 	testkit.Must(t, lua.NewCaller(operator).Load(t.Context()))
 	expect(t, look(t, c), "redis.users", doctor.OK, "work, serve, producer") // its library is loaded
 	testkit.Must(t, operator.Do(t.Context(), "ACL", "SETUSER", "work", "resetkeys", "~sc2:*").Err())

@@ -194,6 +194,9 @@ func replicas(s *server) Finding {
 	case known && least > have:
 		f = f.as(Problem, "Redis refuses every write until as many replicas are connected",
 			"connect the replicas, or CONFIG SET min-replicas-to-write 0")
+	case have == 0 && s.info["cluster_enabled"] == "1":
+		f = f.as(Warning, "while this master is away, its partitions take no events, and on_error decides their checks",
+			"redis-cli --cluster add-node NEW_HOST:PORT HOST:PORT --cluster-slave")
 	case known && have > 0 && least == 0:
 		f = f.as(Note, "a master that is cut off goes on taking events and checks that a failover then forgets",
 			"CONFIG SET min-replicas-to-write 1")
