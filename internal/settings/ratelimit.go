@@ -205,8 +205,8 @@ func (c *Config) fromRatelimit(fs *pflag.FlagSet, look func(string) (string, boo
 		e.flag(fs, "GRPC_SERVER_TLS_KEY", "tls-key", e.text("GRPC_SERVER_TLS_KEY", ""))
 		e.flag(fs, "GRPC_CLIENT_TLS_CACERT", "tls-client-ca", e.text("GRPC_CLIENT_TLS_CACERT", ""))
 		if own, _ := e.look(EnvName("tls-cert")); own == "" && fs.Lookup("tls-cert").Value.String() == "" {
-			e.errs = append(e.errs, errors.New("GRPC_SERVER_USE_TLS is true: GRPC_SERVER_TLS_CERT must be the file of a "+
-				"certificate, and GRPC_SERVER_TLS_KEY that of its key"))
+			e.errs = append(e.errs, errors.New("GRPC_SERVER_USE_TLS is true: GRPC_SERVER_TLS_CERT must be the file "+
+				"of a certificate, and GRPC_SERVER_TLS_KEY that of its key"))
 		}
 	}
 	near := parsed(e, "NEAR_LIMIT_RATIO", 0.8, "a share from 0 to 1", func(s string) (float64, error) {
