@@ -13,11 +13,12 @@ import (
 
 var (
 	markdownLink = regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	testFile     = regexp.MustCompile("`([a-z]+/[a-z/*_]+_test\\.go)`")
+	sourceFile   = regexp.MustCompile("`([a-z]+/[a-z/*_-]+\\.(?:go|lua))`")
 	notInAnchors = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 )
 
-// Each link between pages leads to a file, and to a heading in it. Tests that a page names with their folder are there.
+// Each link between pages leads to a file, and to a heading in it. Files of code that a page names with their folders
+// are there.
 func TestLinksBetweenPages(t *testing.T) {
 	list, err := exec.Command("git", "ls-files", "*.md").Output()
 	if err != nil {
@@ -41,7 +42,7 @@ func TestLinksBetweenPages(t *testing.T) {
 				t.Errorf("%s links to %s: no such heading", page, m[1])
 			}
 		}
-		for _, m := range testFile.FindAllStringSubmatch(string(text), -1) {
+		for _, m := range sourceFile.FindAllStringSubmatch(string(text), -1) {
 			if list, err := filepath.Glob(m[1]); err != nil || len(list) == 0 {
 				t.Errorf("%s names %s, which is not there", page, m[1])
 			}
