@@ -20,7 +20,7 @@ func answerOf(resp *rls.RateLimitResponse, reqs []api.CheckRequest) (api.ChecksA
 	if len(resp.Statuses) != len(reqs) {
 		return api.ChecksAnswer{}, transport.Lost(fmt.Errorf("%d statuses to %d checks", len(resp.Statuses), len(reqs)))
 	}
-	all := api.ChecksAnswer{Atomic: len(reqs) == 1 || detailed && detail.Atomic,
+	all := api.ChecksAnswer{Atomic: len(reqs) == 1 || detailed && detail.Atomic, RetryAfterMs: detail.RetryAfterMs,
 		Checks: make([]api.CheckAnswer, len(reqs))}
 	switch resp.OverallCode {
 	case rls.RateLimitResponse_OK:
@@ -48,7 +48,9 @@ func answerOf(resp *rls.RateLimitResponse, reqs []api.CheckRequest) (api.ChecksA
 		case r.Mode != api.ModeCharge || !detailed: // each charge is counted alone
 			c.Allowed = all.Allowed
 		}
-		all.RetryAfterMs = max(all.RetryAfterMs, c.RetryAfterMs)
+		if !detailed {
+			all.RetryAfterMs = max(all.RetryAfterMs, c.RetryAfterMs)
+		}
 	}
 	return all, nil
 }
