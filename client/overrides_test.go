@@ -40,6 +40,9 @@ func TestOverrides(t *testing.T) {
 				})
 			}
 			testkit.Must(t, ask(ctx, c, "check", api.CheckRequest{Key: "user:2", Cost: 10}))
+			_, err := operator.SetOverride(ctx, "user:1", api.Override{Exempt: true})
+			testkit.Must(t, err)
+			beside("user:1", "true 60000")
 			set, err := operator.SetOverride(ctx, "user:1", api.Override{Block: true, Reason: "abuse"})
 			if err != nil || set.Key != "user:1" || set.AtMs == 0 {
 				t.Fatalf("%+v, %v", set, err)

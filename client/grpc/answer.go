@@ -45,7 +45,7 @@ func answerOf(resp *rls.RateLimitResponse, reqs []api.CheckRequest) (api.ChecksA
 		switch {
 		case c.Rule == "":
 			c.Allowed = true // no rule limits it, even if the others are denied
-		case r.Mode != api.ModeCharge || !detailed: // each charge is counted alone
+		case all.Allowed || !detailed: // the detail of a denied call says which of its keys are allowed
 			c.Allowed = all.Allowed
 		}
 		if !detailed {
