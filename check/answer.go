@@ -43,7 +43,7 @@ func (c *call) answerTo(i int, d decision) api.CheckAnswer {
 		out.Allowed, out.RetryAfterMs = false, -1
 		return out
 	case r.Plan == nil:
-		out.Note = "no rule matches this key"
+		out.Note = api.NoRuleNote
 		return out
 	}
 	out.Rule, out.Allowed, out.Source = r.Plan.Name(), d.Allowed || r.Plan.Live == nil, d.source

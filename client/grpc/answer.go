@@ -74,7 +74,7 @@ func detailOf(resp *rls.RateLimitResponse) (all api.ChecksAnswer, ok bool) {
 func statusOf(s *rls.RateLimitResponse_DescriptorStatus, r api.CheckRequest) api.CheckAnswer {
 	a := api.CheckAnswer{Key: r.Key, Cost: r.Cost, Windows: []api.WindowState{}, Source: api.SourcePolicy}
 	if s.CurrentLimit == nil {
-		a.Note = "no rule matches this key"
+		a.Note = api.NoRuleNote
 		return a
 	}
 	limit, reset := int64(s.CurrentLimit.RequestsPerUnit), max(s.DurationUntilReset.AsDuration(), 0)
