@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"strconv"
@@ -101,13 +102,15 @@ func IdempotencyKey(ctx context.Context) Idempotency {
 }
 
 // Nth returns the context for call i, if one call is made into several. It appends a dot and i to the key of ctx, if
-// there is one.
+// there is one. If the result is too long for a key, its hash is the key. An invalid key stays as it is.
 func Nth(ctx context.Context, i int) context.Context {
 	key := IdempotencyKey(ctx)
-	if key.Key == "" {
+	if key.Validate() != nil {
 		return ctx
 	}
-	key.Key += "." + strconv.Itoa(i)
+	if key.Key += "." + strconv.Itoa(i); len(key.Key) > maxIdempotencyKey {
+		key.Key = fmt.Sprintf("%x", sha256.Sum256([]byte(key.Key)))
+	}
 	key.First = false // if one is lost, all are sent again
 	return WithIdempotency(ctx, key)
 }

@@ -36,6 +36,9 @@ func read(t *testing.T, as, text string) string {
 		return api.KeyToken(text)
 	case "short":
 		return api.Shorten(text)
+	case "call":
+		ctx := api.WithIdempotency(t.Context(), api.Idempotency{Key: text})
+		return api.IdempotencyKey(api.Nth(ctx, 1)).Key
 	case "target":
 		return target(t, text)
 	}

@@ -14,22 +14,24 @@ func (s *Service) toAPI(c *call, d decision) api.ChecksAnswer {
 		Checks: make([]api.CheckAnswer, len(c.requests))}
 	for i := range c.requests {
 		out.Checks[i] = c.answerTo(i, d)
-		s.noteShare(&out.Checks[i])
 		c.requests[i].worded(&out.Checks[i])
 		out.Allowed = out.Allowed && !c.requests[i].blocked()
 		out.RetryAfterMs = longest(out.RetryAfterMs, out.Checks[i].RetryAfterMs)
 		s.count(c, i, d)
 	}
+	s.noteShares(&out)
 	return out
 }
 
-// noteShare explains a denial by this process's own count: the cost is within the limit, but above this process's
-// share of it. It sets no wait, because Redis may admit the cost once it is back.
-func (s *Service) noteShare(a *api.CheckAnswer) {
-	if a.Source == api.SourceLocal && a.RetryAfterMs < 0 {
-		a.RetryAfterMs = 0
-		a.Note = fmt.Sprintf("the cost %d is above this process's share of the limit, one of %d", a.Cost,
-			s.config.Instances)
+// noteShares explains denials by this process's own count: the cost is within the limit, but above this process's
+// share of it. Neither the key nor the call has a wait then, because Redis may admit the cost once it is back.
+func (s *Service) noteShares(all *api.ChecksAnswer) {
+	for i := range all.Checks {
+		if a := &all.Checks[i]; a.Source == api.SourceLocal && a.RetryAfterMs < 0 {
+			a.RetryAfterMs, all.RetryAfterMs = 0, 0
+			a.Note = fmt.Sprintf("the cost %d is above this process's share of the limit, one of %d", a.Cost,
+				s.config.Instances)
+		}
 	}
 }
 
@@ -43,7 +45,7 @@ func (c *call) answerTo(i int, d decision) api.CheckAnswer {
 		out.Allowed, out.RetryAfterMs = false, -1
 		return out
 	case r.Plan == nil:
-		out.Note = "no rule matches this key"
+		out.Note = api.NoRuleNote
 		return out
 	}
 	out.Rule, out.Allowed, out.Source = r.Plan.Name(), d.Allowed || r.Plan.Live == nil, d.source

@@ -196,6 +196,10 @@ func TestLocalCountsItsShare(t *testing.T) {
 			t.Errorf("%d: %+v, %v", i, a, err)
 		}
 	}
+	all, err := s.CheckAll(t.Context(), []api.CheckRequest{{Key: "k"}, {Key: "l", Cost: 3}})
+	if err != nil || all.RetryAfterMs != 0 || all.Checks[0].RetryAfterMs == 0 {
+		t.Errorf("%+v, %v, want no wait", all, err)
+	}
 	config := s.config
 	config.Instances = -1
 	if _, err := NewService(config); err == nil {

@@ -2,6 +2,7 @@ package client
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/streamcounter/streamcounter/api"
 	"github.com/streamcounter/streamcounter/internal/inprocess"
@@ -37,6 +38,9 @@ func (s *shared) countLocally(all *api.ChecksAnswer, rules []*Rule, reqs []api.C
 			c.Note = fmt.Sprintf("the cost %d is above this instance's share, one of %d; %s", states[j].Cost,
 				s.config.Instances, c.Note)
 		}
+	}
+	if slices.ContainsFunc(states, func(st inprocess.State) bool { return st.RetryAfterMs < 0 }) {
+		all.RetryAfterMs = 0
 	}
 }
 

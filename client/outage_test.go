@@ -98,6 +98,19 @@ func TestAServerThatFallsSilent(t *testing.T) {
 	})
 }
 
+// A server without Redis knows the state of no key, whatever on_error says.
+func TestPeekWithoutRedis(t *testing.T) {
+	local := rule("local", func(r *windows.Rule) { r.OnError = windows.OnErrorLocal }, tenAMinute.Windows...)
+	w := newWorld(t, streamtest.Connect(t, "127.0.0.1:1"), patience, tenAMinute, local, watched)
+	for _, c := range []client.Checker{overHTTP(t, w.serveHTTP(t)), overGRPC(t, w.serveGRPC(t, true))} {
+		for _, key := range []string{"user:1", "local:1", "shadow:1"} {
+			if s, err := c.Peek(t.Context(), key); outcome(err) != api.NameOf(api.ErrUnavailable) || s.Key != "" {
+				t.Errorf("%T, %s: %+v, %v", c, key, s, err)
+			}
+		}
+	}
+}
+
 // Replies are lost at random. Every check is answered in the end, and Redis has exactly what the answers say was
 // charged: no more, and no less.
 func TestEachCheckIsChargedOnce(t *testing.T) {

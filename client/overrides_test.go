@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -16,10 +17,10 @@ import (
 func TestOverrides(t *testing.T) {
 	// user:1 is asked for until its block is known: that must not use up its limit.
 	large := &windows.Rule{Name: "large", Match: "user:1", Windows: []windows.Window{{Limit: 1e9, Per: time.Minute}}}
-	for _, way := range reservers {
+	for _, way := range transports {
 		t.Run(way.name, func(t *testing.T) {
 			ctx := t.Context()
-			w := newWorld(t, streamtest.Connect(t, streamtest.Redis(t)), patience, large)
+			w := newWorld(t, streamtest.Connect(t, streamtest.Redis(t)), patience, large, tenAMinute)
 			c, operator := way.open(t, w), overHTTP(t, w.serveHTTP(t))
 			if own, ok := c.(*direct.Redis); ok {
 				testkit.Run(t, own.FollowOverrides)
@@ -31,11 +32,23 @@ func TestOverrides(t *testing.T) {
 					return err == nil && a.Allowed == want, "it is answered otherwise"
 				})
 			}
+			beside := func(other, want string) { // a key over its limit
+				streamtest.Eventually(t, other, func() (bool, string) {
+					all, err := c.CheckAll(ctx, []api.CheckRequest{{Key: other}, {Key: "user:2"}})
+					got := fmt.Sprint(all.Checks[0].Allowed, " ", all.RetryAfterMs)
+					return err == nil && got == want, got
+				})
+			}
+			testkit.Must(t, ask(ctx, c, "check", api.CheckRequest{Key: "user:2", Cost: 10}))
+			_, err := operator.SetOverride(ctx, "user:1", api.Override{Exempt: true})
+			testkit.Must(t, err)
+			beside("user:1", "true 60000")
 			set, err := operator.SetOverride(ctx, "user:1", api.Override{Block: true, Reason: "abuse"})
 			if err != nil || set.Key != "user:1" || set.AtMs == 0 {
 				t.Fatalf("%+v, %v", set, err)
 			}
 			allowed("user:1", false)
+			beside("user:1", "false -1")
 			_, err = operator.SetOverride(ctx, "nobody*", api.Override{Block: true})
 			testkit.Must(t, err)
 			allowed("nobody:1", false)

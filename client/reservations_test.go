@@ -75,7 +75,7 @@ func TestReservations(t *testing.T) {
 		w.wantUsed(t, "user:1", 9)
 		third, err := n.Reserve(ctx, one("user:1", 1))
 		testkit.Must(t, err)
-		_, settled := n.Cancel(ctx, first.ID)
+		none, settled := c.Cancel(ctx, first.ID)
 		w.clock.Add(time.Minute.Milliseconds())
 		_, noRule := c.Reserve(ctx, one("nobody", 1))
 		_, expired := n.Renew(ctx, third.ID, api.RenewRequest{})
@@ -84,8 +84,8 @@ func TestReservations(t *testing.T) {
 		for want, got := range map[error][]error{api.ErrNoRule: {noRule}, api.ErrReservationSettled: {settled},
 			api.ErrReservationExpired: {expired}, api.ErrNoReservation: {noSuch, odd}} {
 			for _, err := range got {
-				if outcome(err) != api.NameOf(want) {
-					t.Errorf("%v, want %v", err, want)
+				if outcome(err) != api.NameOf(want) || none.ID != "" {
+					t.Errorf("%+v, %v, want %v", none, err, want)
 				}
 			}
 		}

@@ -19,7 +19,8 @@ import (
 // storyServer is the server of a story. Its answers:
 //
 //	allows 10/1m 2/slot    all keys; the windows of the answer, of which one is in flight
-//	denies 60s 10/1m       and charges with "charging"; "replayed", "cache" and "operator" are of the answer too
+//	denies 60s 10/1m       and charges with "charging"; "replayed", "cache" and "operator" are of the answer too;
+//	                       with "unmatched" no rule matches the key any more
 //	away, lost, silent     not sent, no answer after it was sent, no answer until the caller gives up
 //	error NAME             as problems name it
 //	foreign                an answer of something that is no such server
@@ -144,6 +145,8 @@ func answerOf(words []string, r api.CheckRequest) api.CheckAnswer {
 			a.Windows = append(a.Windows, api.WindowState{Limit: n, WindowMs: d.Milliseconds()})
 		case word == "charging":
 			a.Charged = true
+		case word == "unmatched":
+			a.Rule = ""
 		case word == "replayed":
 			a.Replayed = true
 		case word == "cache":

@@ -17,7 +17,7 @@ func (s *shared) isRefused(a api.CheckAnswer) bool {
 // unmatched returns the denial of a key that no rule matches.
 func unmatched(key string, cost int64) api.CheckAnswer {
 	return api.CheckAnswer{Key: key, Cost: cmp.Or(cost, 1), Windows: []api.WindowState{}, RetryAfterMs: -1,
-		Source: api.SourcePolicy, Note: "no rule matches this key, and UnmatchedKeys is deny"}
+		Source: api.SourcePolicy, Note: api.NoRuleNote + ", and UnmatchedKeys is deny"}
 }
 
 func (s *shared) refuseUnmatched(a api.CheckAnswer) api.CheckAnswer {

@@ -51,7 +51,8 @@ func newWorld(t *testing.T, config check.Config, c redis.UniversalClient, rules 
 	w.rules = windows.Fixed(loaded)
 	counter := counters.New(c, keys)
 	counter.Now = w.clock.Load
-	config.Counter, config.Rules, config.Metrics = counter, w.rules.Rules, check.NewMetrics(prometheus.NewRegistry())
+	config.Counter, config.Metrics = counter, check.NewMetrics(prometheus.NewRegistry())
+	config.Rules = windows.Under(counter.NewOverrides(nil), w.rules.Rules)
 	w.service, err = check.NewService(config)
 	testkit.Must(t, err)
 	return w

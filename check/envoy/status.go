@@ -109,6 +109,9 @@ func denials(list []descriptor, all api.ChecksAnswer, out *rlsv3.RateLimitRespon
 		answer.Checks = append(answer.Checks, c)
 		answer.RetryAfterMs = max(answer.RetryAfterMs, wait)
 	}
+	if slices.ContainsFunc(all.Checks, func(c api.CheckAnswer) bool { return c.Blocked() && c.RetryAfterMs < 0 }) {
+		answer.RetryAfterMs = -1
+	}
 	return answer
 }
 

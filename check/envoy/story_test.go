@@ -39,6 +39,7 @@ import (
 //	$ Retry-After: 60          its headers
 //	@ {"domain":"edge"}        its metadata
 //	= edge/path=a: 3           what a key has used
+//	! edge/path=a              an operator blocks a key
 //	% path: over_limit 1       the hits of a limit, as the statistics of envoyproxy/ratelimit count them
 //	+ 45s                      time passes
 //
@@ -121,6 +122,9 @@ func (s *story) step(line string) []string {
 		return []string{fmt.Sprintf("= %s: %d", name, s.used(s.t, name))}
 	case "%":
 		return []string{"% " + name + ":" + s.hits(name)}
+	case "!":
+		_, err := s.service.SetOverride(s.ctx, api.Override{Key: rest, Block: true}, 0)
+		testkit.Must(s.t, err)
 	case "+":
 		d, err := time.ParseDuration(rest)
 		testkit.Must(s.t, err)

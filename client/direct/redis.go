@@ -122,7 +122,11 @@ func (r *Redis) CheckAll(ctx context.Context, reqs []api.CheckRequest) (api.Chec
 // partition on a Cluster.
 func (r *Redis) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.Each, error) {
 	return transport.EachValid(ctx, reqs, func(reqs []api.CheckRequest) ([]api.Each, error) {
-		return r.checks.CheckEach(ctx, reqs), nil
+		list := r.checks.CheckEach(ctx, reqs)
+		for i, e := range list {
+			list[i].CheckAnswer, list[i].Err = transport.Decided(e.CheckAnswer, e.Err)
+		}
+		return list, nil
 	})
 }
 

@@ -23,19 +23,19 @@ func (r *Redis) Reserve(ctx context.Context, req api.ReservationRequest) (api.Re
 // Commit implements client.Reserver.
 func (r *Redis) Commit(ctx context.Context, id string, req api.CommitRequest) (api.Settlement, error) {
 	got, err := r.checks.Commit(ctx, id, req)
-	return got, reservationError(ctx, err)
+	return transport.Decided(got, reservationError(ctx, err))
 }
 
 // Cancel implements client.Reserver.
 func (r *Redis) Cancel(ctx context.Context, id string) (api.Settlement, error) {
 	got, err := r.checks.Cancel(ctx, id)
-	return got, reservationError(ctx, err)
+	return transport.Decided(got, reservationError(ctx, err))
 }
 
 // Renew implements client.Reserver.
 func (r *Redis) Renew(ctx context.Context, id string, req api.RenewRequest) (api.Settlement, error) {
 	got, err := r.checks.Renew(ctx, id, req)
-	return got, reservationError(ctx, err)
+	return transport.Decided(got, reservationError(ctx, err))
 }
 
 // reservationError adds to an error what may have happened to a call that Redis did not answer.

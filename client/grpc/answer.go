@@ -20,7 +20,7 @@ func answerOf(resp *rls.RateLimitResponse, reqs []api.CheckRequest) (api.ChecksA
 	if len(resp.Statuses) != len(reqs) {
 		return api.ChecksAnswer{}, transport.Lost(fmt.Errorf("%d statuses to %d checks", len(resp.Statuses), len(reqs)))
 	}
-	all := api.ChecksAnswer{Atomic: len(reqs) == 1 || detailed && detail.Atomic,
+	all := api.ChecksAnswer{Atomic: len(reqs) == 1 || detailed && detail.Atomic, RetryAfterMs: detail.RetryAfterMs,
 		Checks: make([]api.CheckAnswer, len(reqs))}
 	switch resp.OverallCode {
 	case rls.RateLimitResponse_OK:
@@ -45,10 +45,12 @@ func answerOf(resp *rls.RateLimitResponse, reqs []api.CheckRequest) (api.ChecksA
 		switch {
 		case c.Rule == "":
 			c.Allowed = true // no rule limits it, even if the others are denied
-		case r.Mode != api.ModeCharge || !detailed: // each charge is counted alone
+		case all.Allowed || !detailed: // the detail of a denied call says which of its keys are allowed
 			c.Allowed = all.Allowed
 		}
-		all.RetryAfterMs = max(all.RetryAfterMs, c.RetryAfterMs)
+		if !detailed {
+			all.RetryAfterMs = max(all.RetryAfterMs, c.RetryAfterMs)
+		}
 	}
 	return all, nil
 }
@@ -72,7 +74,7 @@ func detailOf(resp *rls.RateLimitResponse) (all api.ChecksAnswer, ok bool) {
 func statusOf(s *rls.RateLimitResponse_DescriptorStatus, r api.CheckRequest) api.CheckAnswer {
 	a := api.CheckAnswer{Key: r.Key, Cost: r.Cost, Windows: []api.WindowState{}, Source: api.SourcePolicy}
 	if s.CurrentLimit == nil {
-		a.Note = "no rule matches this key"
+		a.Note = api.NoRuleNote
 		return a
 	}
 	limit, reset := int64(s.CurrentLimit.RequestsPerUnit), max(s.DurationUntilReset.AsDuration(), 0)

@@ -137,8 +137,11 @@ func (g *Client) Peek(ctx context.Context, key string) (api.KeyState, error) {
 		return api.KeyState{}, err
 	}
 	a := all.Checks[0]
-	if a.Rule == "" && len(a.Shadow) == 0 {
+	switch {
+	case a.Note == api.NoRuleNote:
 		return api.KeyState{}, fmt.Errorf("%w: key %s", api.ErrNoRule, api.Shorten(key))
+	case a.Source == api.SourcePolicy, a.Source == api.SourceLocal: // on_error decided
+		return api.KeyState{}, fmt.Errorf("%w: key %s", api.ErrUnavailable, api.Shorten(key))
 	}
 	state := api.KeyState{Key: key, Rule: a.Rule, Windows: a.Windows, InForce: a.InForce}
 	for _, s := range a.Shadow {
@@ -181,7 +184,7 @@ func (g *Client) ask(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAn
 		return api.ChecksAnswer{}, transport.ErrorOf(g.errorOf(ctx, err, sent.Load()), reqs...)
 	}
 	all, err := answerOf(resp, reqs)
-	return all, transport.ErrorOf(err, reqs...)
+	return transport.Decided(all, transport.ErrorOf(err, reqs...))
 }
 
 // errorOf turns a status back into the error that the server meant, or adds to it what may have happened to the
