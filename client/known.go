@@ -38,10 +38,11 @@ func newKnown(keys int, ruleOf func(key string) (Rule, bool)) *known {
 // update records the rule and the limits of an answer. Only an answer of the shared count has all windows of the
 // rule. If an operator has set something for the key, the limits are not those of the rule's other keys.
 func (k *known) update(a api.CheckAnswer) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	if a.Rule == "" { // no rule limits the key, or none does any more
+		k.mu.Lock()
+		defer k.mu.Unlock()
 		k.keys.Remove(a.Key)
+		return
 	}
 	if a.Source != api.SourceRedis && a.Source != api.SourceCache || len(a.Windows) == 0 {
 		return
@@ -50,6 +51,8 @@ func (k *known) update(a api.CheckAnswer) {
 	if r.validate() != nil {
 		return
 	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if a.ByOperator != (api.ByOperator{}) {
 		k.keys.Add(a.Key, knownKey{a.Rule, r})
 		return
