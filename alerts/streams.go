@@ -53,7 +53,7 @@ func Streams(prefix string, replicas int) []jetstream.StreamConfig {
 	throttle, alerts := StreamNames(prefix)
 	return []jetstream.StreamConfig{{
 		Name:        throttle,
-		Description: "Who is throttled now: the last decision of each rule and key",
+		Description: "Throttled keys: the last decision of each rule and key",
 		Subjects:    []string{prefix + ".throttle.>"},
 		Retention:   jetstream.LimitsPolicy, Discard: jetstream.DiscardOld, Storage: jetstream.FileStorage,
 		MaxMsgsPerSubject: 1,

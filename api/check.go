@@ -69,7 +69,7 @@ func ValidateModes(checks []CheckRequest) error {
 // Source says who decided.
 type Source string
 
-// The sources of an answer, and the note of one from SourcePolicy if no rule matches the key.
+// The sources of an answer.
 const (
 	SourceRedis Source = "redis" // the shared count
 	SourceCache Source = "cache" // a denial that is known from before, at least until retry_after_ms
@@ -77,8 +77,10 @@ const (
 	SourceLocal Source = "local" // this process's own count, while Redis is away
 	// nobody counted: no rule matches, or Redis is away and the rule says allow or deny
 	SourcePolicy Source = "policy"
-	NoRuleNote          = "no rule matches this key"
 )
+
+// NoRuleNote is the note of an answer from SourcePolicy if no rule matches the key.
+const NoRuleNote = "no rule matches this key"
 
 // FromMemory reports whether the shared count was asked earlier, not for this answer.
 func (s Source) FromMemory() bool { return s == SourceCache || s == SourceLease }

@@ -26,15 +26,15 @@ func (l *leases) watch(p *leasePlan, read time.Time) {
 // look reads the marks of resets if they have not been read for watchResets, and reports the answers given from
 // leases.
 func (l *leases) look() {
-	standing, next := l.standing()
-	for _, one := range standing {
+	list, next := l.withUnits()
+	for _, one := range list {
 		if p := planOf(one.Grant()); p != nil {
 			l.report(p)
 		}
 	}
-	if next <= 0 && len(standing) > 0 {
+	if next <= 0 && len(list) > 0 {
 		next = watchResets
-		l.readResets(standing)
+		l.readResets(list)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,26 +44,26 @@ func (l *leases) look() {
 	}
 }
 
-// standing returns the leases that have units, and the time until the marks must be read again: until the mark of one
+// withUnits returns the leases that have units, and the time until the marks must be read again: until the mark of one
 // of the leases is older than watchResets.
-func (l *leases) standing() (standing []*lease.Lease, next time.Duration) {
+func (l *leases) withUnits() (list []*lease.Lease, next time.Duration) {
 	now := l.Now()
 	next = watchResets
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, one := range l.All() {
-		if g := one.Grant(); g != nil && g.Stands(now) {
-			standing = append(standing, one)
+		if g := one.Grant(); g != nil && g.IsValid(now) {
+			list = append(list, one)
 			next = min(next, planOf(g).answers.checked.Add(watchResets).Sub(now))
 		}
 	}
-	return standing, next
+	return list, next
 }
 
 // readResets ends leases of partitions whose mark has grown.
-func (l *leases) readResets(standing []*lease.Lease) {
+func (l *leases) readResets(list []*lease.Lease) {
 	held, asked := map[int][]*lease.Lease{}, l.Now() // partition → its leases
-	for _, one := range standing {
+	for _, one := range list {
 		p := l.service.config.Counter.Partition(one.Key())
 		held[p] = append(held[p], one)
 	}

@@ -104,7 +104,7 @@ func TestAlertmanager(t *testing.T) {
 	w.start()
 	got = am.await("both start anew", ready, "user:1 80 1h", "user:3 95 1m")
 	if since := got["user:1 80 1h"].StartsAt.UnixMilli(); since != hour.SinceMs {
-		t.Errorf("it stands since %d, want %d", since, hour.SinceMs)
+		t.Errorf("it is active since %d, want %d", since, hour.SinceMs)
 	}
 	// The sink sends an open alert again, four times in resolve_after, each time with a later end.
 	streamtest.Eventually(t, "the open alert gets a later end", func() (bool, string) {

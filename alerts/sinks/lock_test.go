@@ -126,7 +126,7 @@ func TestOnlyTheHolderWrites(t *testing.T) {
 	first.sending.Unlock()
 	a.State = api.StateRaised
 	if err := s.note(t.Context(), first, a); !errors.Is(err, errHeld) {
-		t.Errorf("the one before notes what stands: %v", err)
+		t.Errorf("the one before notes an active alert: %v", err)
 	}
 	if err := s.setPosition(t.Context(), first, 7); !errors.Is(err, errHeld) {
 		t.Errorf("the one before sets the position: %v", err)
@@ -134,7 +134,7 @@ func TestOnlyTheHolderWrites(t *testing.T) {
 	if first.holds() || !second.holds() {
 		t.Error("the first holds, or the second does not")
 	}
-	if list, err := s.standing(t.Context()); err != nil || len(list) != 0 {
+	if list, err := s.activeAlerts(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("%v stand, %v", list, err)
 	}
 }
@@ -147,7 +147,7 @@ func TestAnAlertThatEndsBeforeItIsRead(t *testing.T) {
 	testkit.Must(t, err)
 	defer l.end(0)
 	testkit.Must(t, s.note(t.Context(), l, Sample(api.StateRaised, time.Now())))
-	consumer, err := s.active(t.Context())
+	consumer, err := s.activeConsumer(t.Context())
 	testkit.Must(t, err)
 	if n := consumer.CachedInfo().NumPending; n != 1 {
 		t.Fatalf("%d alerts to read, want 1", n)

@@ -26,16 +26,16 @@ type runner struct {
 	state  state
 	log    *slog.Logger
 
-	standing *standing // nil except for Alertmanager
-	rival    rival     // the lock of another process
-	holder   string    // the process that was last logged as the holder
+	active *active // nil except for Alertmanager
+	rival  rival   // the lock of another process
+	holder string  // the process that was last logged as the holder
 }
 
 func newRunner(g *Group, s *Sink) *runner {
 	r := &runner{sink: s, group: g, config: g.config, state: state{g.js, g.config.Prefix, s.Name},
 		log: g.config.Log.With("sink", s.Name)}
 	if s.Type == Alertmanager {
-		r.standing = &standing{runner: r}
+		r.active = &active{runner: r}
 	}
 	return r
 }
@@ -119,7 +119,7 @@ type start struct {
 	want         jetstream.ConsumerConfig
 
 	consumer jetstream.Consumer
-	floor    uint64 // up to this sequence of the stream, all alerts are delivered or gone
+	ackFloor uint64 // up to this sequence of the stream, all alerts are delivered or gone
 	removed  uint64 // alerts before it that were removed from the stream, and that nobody had delivered
 	back     bool   // the stream was recreated, or restored to an older state
 }
@@ -163,7 +163,7 @@ func (r *runner) consumerConfig(name string) jetstream.ConsumerConfig {
 func (at *start) create(ctx context.Context) (err error) {
 	at.consumer, err = at.group.js.CreateOrUpdateConsumer(ctx, at.stream, at.want)
 	if err == nil {
-		at.floor = floorOf(at.consumer)
+		at.ackFloor = ackFloorOf(at.consumer)
 	}
 	return err
 }
@@ -180,7 +180,7 @@ func (at *start) recreate(ctx context.Context, after uint64) error {
 
 // after starts where the consumer before has acknowledged all.
 func (at *start) after(ctx context.Context, before jetstream.Consumer, known *position) error {
-	acked := floorOf(before)
+	acked := ackFloorOf(before)
 	// Store the position first: after a crash between the two calls, the next process finds it.
 	if err := at.state.setPosition(ctx, at.lock, acked); err != nil {
 		return err
@@ -193,8 +193,8 @@ func (at *start) after(ctx context.Context, before jetstream.Consumer, known *po
 	if err := at.recreate(ctx, known.sequence); err != nil {
 		return err
 	}
-	at.removed = at.floor - known.sequence
-	if at.floor >= acked {
+	at.removed = at.ackFloor - known.sequence
+	if at.ackFloor >= acked {
 		return nil
 	}
 	return at.recreate(ctx, acked)
@@ -210,7 +210,7 @@ func (at *start) first(ctx context.Context, known *position) error {
 	if err := at.create(ctx); err != nil {
 		return err
 	}
-	from := at.floor
+	from := at.ackFloor
 	if known != nil && from >= known.sequence {
 		from = known.sequence
 	} else {
@@ -219,17 +219,17 @@ func (at *start) first(ctx context.Context, known *position) error {
 			return err
 		}
 	}
-	if err := at.recreate(ctx, from); err != nil { // now its configuration has the sequence (floorOf)
+	if err := at.recreate(ctx, from); err != nil { // now its configuration has the sequence (ackFloorOf)
 		return err
 	}
-	at.removed = at.floor - from
+	at.removed = at.ackFloor - from
 	return nil
 }
 
-// floorOf returns the sequence of the stream up to which all is acknowledged. If nothing is pending, that is what was
-// delivered last. In a cluster, the AckFloor is 0 until the first message is acknowledged: until then, it is where the
-// consumer starts.
-func floorOf(c jetstream.Consumer) uint64 {
+// ackFloorOf returns the sequence of the stream up to which all is acknowledged. If nothing is pending, that is what
+// was delivered last. In a cluster, the AckFloor is 0 until the first message is acknowledged: until then, it is where
+// the consumer starts.
+func ackFloorOf(c jetstream.Consumer) uint64 {
 	info := c.CachedInfo()
 	if info.NumAckPending == 0 {
 		return info.Delivered.Stream
@@ -246,8 +246,8 @@ func (r *runner) deliver(ctx context.Context, l *lock) error {
 	if err != nil {
 		return err
 	}
-	if r.standing != nil {
-		if err := r.standing.load(work, l); err != nil {
+	if r.active != nil {
+		if err := r.active.load(work, l); err != nil {
 			return err
 		}
 	}
@@ -259,7 +259,7 @@ func (r *runner) deliver(ctx context.Context, l *lock) error {
 	}
 	if at.back {
 		s.log.Error("the stream of alerts was recreated or restored: alerts may be missing or repeated", "stream",
-			at.stream, "from", at.floor+1)
+			at.stream, "from", at.ackFloor+1)
 		s.missed(work)
 	}
 	messages, err := at.consumer.Messages(jetstream.PullMaxMessages(maxHeld/2), jetstream.PullExpiry(5*time.Second))

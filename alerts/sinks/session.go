@@ -35,13 +35,13 @@ type session struct {
 
 // newSession begins a session. It ends after ctx, but not after the lock.
 func newSession(ctx context.Context, at *start) *session {
-	s := &session{start: at, held: map[uint64]*held{}, delivered: at.floor, noted: at.floor}
+	s := &session{start: at, held: map[uint64]*held{}, delivered: at.ackFloor, noted: at.ackFloor}
 	s.attempts, s.cancel = context.WithCancel(at.lock.ctx)
 	s.queue = newQueue(&queue{deliver: s.attempt, done: s.acknowledge, retried: s.retried, giveUp: at.sink.GiveUp,
 		backoff: at.config.Backoff})
 	s.beating.Go(func() { s.heartbeat(ctx) })
-	if at.standing != nil {
-		s.beating.Go(func() { at.standing.resend(ctx) })
+	if at.active != nil {
+		s.beating.Go(func() { at.active.resend(ctx) })
 	}
 	return s
 }
@@ -134,8 +134,8 @@ func (s *session) notePosition(ctx context.Context) {
 
 // missed is called when alerts were lost: one of them may have cleared another alert.
 func (s *session) missed(ctx context.Context) {
-	if s.standing != nil {
-		s.standing.missed(ctx, s.lock)
+	if s.active != nil {
+		s.active.missed(ctx, s.lock)
 	}
 }
 
@@ -144,8 +144,8 @@ func (s *session) attempt(_ context.Context, t api.Transition) error {
 	if !s.lock.holds() {
 		return context.Cause(s.lock.ctx)
 	}
-	if s.standing != nil {
-		return s.standing.deliver(s.attempts, s.lock, t)
+	if s.active != nil {
+		return s.active.deliver(s.attempts, s.lock, t)
 	}
 	return s.sink.deliver(s.attempts, s.config.Prefix, t, time.Time{})
 }
@@ -180,8 +180,8 @@ func (s *session) acknowledge(h *held, outcome string, err error) {
 // has cleared, even if it was not delivered. A raised alert that expired is sent again while it is active. A raised
 // alert that Alertmanager refuses is not recorded.
 func (s *session) confirm(ctx context.Context, h *held, outcome string) error {
-	if s.standing != nil && (outcome == "expired" || outcome == "dropped" && h.alert.State == api.StateCleared) {
-		if err := s.standing.record(ctx, s.lock, h.alert); err != nil {
+	if s.active != nil && (outcome == "expired" || outcome == "dropped" && h.alert.State == api.StateCleared) {
+		if err := s.active.record(ctx, s.lock, h.alert); err != nil {
 			return err
 		}
 	}

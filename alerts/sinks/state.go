@@ -24,7 +24,7 @@ func StreamName(prefix string) string { return strings.ToUpper(prefix) + "_SINKS
 
 func streamConfig(prefix string, replicas int) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
-		Name: StreamName(prefix), Description: "Who delivers for each sink, and which alerts stand",
+		Name: StreamName(prefix), Description: "The process that delivers for each sink, and which alerts are active",
 		Subjects:  []string{prefix + ".sink.>"},
 		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld, Storage: jetstream.FileStorage,
 		MaxMsgsPerSubject: 1, AllowMsgTTL: true, Replicas: replicas,
@@ -104,9 +104,9 @@ func (s state) note(ctx context.Context, l *lock, t api.Transition) error {
 	return nil
 }
 
-// standing returns the active alerts by their identities.
-func (s state) standing(ctx context.Context) (list map[string]api.Transition, err error) {
-	consumer, err := s.active(ctx)
+// activeAlerts returns the active alerts by their identities.
+func (s state) activeAlerts(ctx context.Context) (list map[string]api.Transition, err error) {
+	consumer, err := s.activeConsumer(ctx)
 	if err == nil {
 		list, err = alertsOf(ctx, consumer)
 	}
@@ -116,15 +116,15 @@ func (s state) standing(ctx context.Context) (list map[string]api.Transition, er
 	return list, nil
 }
 
-// active returns a consumer of what note has stored.
-func (s state) active(ctx context.Context) (jetstream.Consumer, error) {
+// activeConsumer returns a consumer of what note has stored.
+func (s state) activeConsumer(ctx context.Context) (jetstream.Consumer, error) {
 	return s.js.OrderedConsumer(ctx, StreamName(s.prefix), jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{s.subject("alert.>")}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
 		InactiveThreshold: time.Minute})
 }
 
-// alertsOf reads all messages of active. A message may end on the server before it comes (see note). So while none
-// comes, alertsOf asks the server how many are left.
+// alertsOf reads all messages of activeConsumer. A message may end on the server before it comes (see note). So while
+// none comes, alertsOf asks the server how many are left.
 func alertsOf(ctx context.Context, consumer jetstream.Consumer) (map[string]api.Transition, error) {
 	out := map[string]api.Transition{}
 	messages, err := consumer.Messages()

@@ -39,8 +39,8 @@ func newGrant(l *List, key string, plan Plan, got api.LeaseAnswer, asked time.Ti
 	return g
 }
 
-// Stands reports whether units may be spent at a moment.
-func (g *Grant) Stands(now time.Time) bool {
+// IsValid reports whether units may be spent at a moment.
+func (g *Grant) IsValid(now time.Time) bool {
 	return now.Before(g.until) && now.UnixNano() < g.untilWall
 }
 

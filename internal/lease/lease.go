@@ -83,7 +83,7 @@ func (l *Lease) Take(n int64) (a Answer, ok bool) {
 	switch {
 	case g == nil: // it has ended since, and these units are charged
 		return Answer{}, false
-	case allowed && !g.Stands(now):
+	case allowed && !g.IsValid(now):
 		return Answer{}, false // these units are charged, but nobody got them
 	case allowed:
 		if left < g.low && !l.busy.Load() {

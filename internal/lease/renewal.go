@@ -92,8 +92,8 @@ func (l *Lease) renew(n int64) {
 	if l.timer != nil {
 		l.timer.Stop()
 	}
-	stands := g != nil && g.Stands(now)
-	had, keep := l.keep(want, stands)
+	valid := g != nil && g.IsValid(now)
+	had, keep := l.keep(want, valid)
 	if l.units == 0 && want == 0 {
 		l.end(g)
 		return
@@ -103,7 +103,7 @@ func (l *Lease) renew(n int64) {
 	}
 	got, newer, err := l.of.Source.Renew(plan, api.LeaseRequest{Key: l.key, ID: l.id, Had: l.units,
 		Used: l.units - had, Keep: keep, Want: want, Least: least})
-	if errors.Is(err, api.ErrNotSent) && stands && want > 0 {
+	if errors.Is(err, api.ErrNotSent) && valid && want > 0 {
 		l.left.Add(had - keep)
 		l.timer = l.of.After(g.until.Sub(now), l.timeIsUp)
 		return
@@ -142,11 +142,11 @@ func (l *Lease) GiveBack() {
 
 // keep takes out the units that are given back: all of them if the grant is not valid any more. It returns how many
 // were left and how many are kept.
-func (l *Lease) keep(want int64, stands bool) (left, keep int64) {
+func (l *Lease) keep(want int64, valid bool) (left, keep int64) {
 	for {
 		left = l.left.Load()
 		keep = left
-		if !stands {
+		if !valid {
 			keep = 0
 		} else if want == 0 || want < left/2 { // less is not worth a change of the mark that units came back
 			keep = min(left, want)

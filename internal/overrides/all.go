@@ -289,7 +289,7 @@ func (o *All) reload(ctx context.Context, p int) ([]string, error) {
 		return nil, fmt.Errorf("reading %s: %w", name, err)
 	}
 	o.set.each(func(old *Override) {
-		if _, stands := changes[old.target]; int(old.partition) == p && !stands {
+		if _, changed := changes[old.target]; int(old.partition) == p && !changed {
 			changes[old.target] = nil
 		}
 	})

@@ -165,7 +165,7 @@ func (o *All) Get(ctx context.Context, key, pattern string) (*Override, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", o.store.Keys.Overrides(p), err)
 	}
-	if one := parse(o, p, target, value); one != nil && one.Stands() {
+	if one := parse(o, p, target, value); one != nil && one.InEffect() {
 		return one, nil
 	}
 	return nil, nil
@@ -175,7 +175,7 @@ func (o *All) Get(ctx context.Context, key, pattern string) (*Override, error) {
 // before keys. `after` is "" for the first page.
 func (o *All) Page(n int, after string) []api.Override {
 	list := o.set.page(n, func(one *Override) bool {
-		return one.target > after && one.Stands()
+		return one.target > after && one.InEffect()
 	})
 	out := make([]api.Override, len(list))
 	for i, one := range list {

@@ -90,7 +90,7 @@ func (o *All) BlockedNetworks() (list []api.Throttled) {
 		return nil
 	}
 	o.set.networks.Load().each(func(one *Override) {
-		if n, ok := networkOf(one.target); ok && one.Blocks() && one.Stands() {
+		if n, ok := networkOf(one.target); ok && one.Blocks() && one.InEffect() {
 			list = append(list, api.Throttled{Key: n.Prefix + n.Addresses.String(), Rule: api.OverrideRule,
 				SinceMs: one.atMs, UntilMs: one.untilMs, Reason: one.Reason()})
 		}
@@ -119,7 +119,7 @@ func (t trie) longest(inner netip.Prefix) (*Override, int) {
 		return nil, 0
 	}
 	for network, o := range t.of.Supernets(inner) { // the smallest first
-		if o.Stands() {
+		if o.InEffect() {
 			return o, network.Bits()
 		}
 	}

@@ -105,9 +105,9 @@ func (o *Override) OfPattern() bool { return strings.HasPrefix(o.target, "\n") }
 // Reason returns why it was set, if the operator gave a reason.
 func (o *Override) Reason() string { return o.reason.Value() }
 
-// Stands reports whether it is in effect, by the clock of its partition. It is false from the millisecond at which it
+// InEffect reports whether it is in effect, by the clock of its partition. It is false from the millisecond at which it
 // ends.
-func (o *Override) Stands() bool { return o.untilMs == 0 || o.clock() < o.untilMs }
+func (o *Override) InEffect() bool { return o.untilMs == 0 || o.clock() < o.untilMs }
 
 // Target returns the target of a key, or of a pattern or a network, in the form of Redis.
 func Target(key, pattern string) string {

@@ -32,7 +32,7 @@ func (s *set) find(key string) *Override {
 	if !s.any() {
 		return nil
 	}
-	if o := s.ofKey(key); o != nil && o.Stands() {
+	if o := s.ofKey(key); o != nil && o.InEffect() {
 		return o
 	}
 	return s.fitting(key)
@@ -44,7 +44,7 @@ func (s *set) fitting(key string) *Override {
 		return o
 	}
 	for _, g := range s.several() {
-		if g.Fits(key) && g.override.Stands() {
+		if g.Fits(key) && g.override.InEffect() {
 			return g.override
 		}
 	}

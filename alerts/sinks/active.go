@@ -14,9 +14,9 @@ import (
 // resendStep is how many alerts one request to Alertmanager contains at most.
 const resendStep = 500
 
-// standing holds the alerts that are active in an Alertmanager. Alertmanager ends an alert that is not sent to it
+// active holds the alerts that are active in an Alertmanager. Alertmanager ends an alert that is not sent to it
 // again.
-type standing struct {
+type active struct {
 	*runner
 	// posting is locked for writing while alerts are sent again, so that none is sent after it has cleared.
 	posting sync.RWMutex
@@ -27,8 +27,8 @@ type standing struct {
 
 // load reads the alerts that were active when this process, or the one before it, last delivered. Alerts that the
 // file no longer sends to this sink are removed, because their clearing would not be sent either.
-func (s *standing) load(ctx context.Context, l *lock) error {
-	list, err := s.state.standing(ctx)
+func (s *active) load(ctx context.Context, l *lock) error {
+	list, err := s.state.activeAlerts(ctx)
 	if err != nil {
 		return err
 	}
@@ -49,15 +49,15 @@ func (s *standing) load(ctx context.Context, l *lock) error {
 }
 
 // deliver sends an alert and records that it is active, or has cleared.
-func (s *standing) deliver(ctx context.Context, l *lock, t api.Transition) error {
+func (s *active) deliver(ctx context.Context, l *lock, t api.Transition) error {
 	s.posting.RLock()
 	defer s.posting.RUnlock()
 	id := identity(t)
 	s.mu.Lock()
-	raised, stands := s.list[id]
+	raised, known := s.list[id]
 	s.mu.Unlock()
 	var since time.Time
-	if stands && t.State == api.StateCleared {
+	if known && t.State == api.StateCleared {
 		since = time.UnixMilli(raised.SinceMs)
 	}
 	if err := s.sink.deliver(ctx, s.config.Prefix, t, since); err != nil {
@@ -72,7 +72,7 @@ func (s *standing) deliver(ctx context.Context, l *lock, t api.Transition) error
 }
 
 // record stores that an alert is active, or has cleared.
-func (s *standing) record(ctx context.Context, l *lock, t api.Transition) error {
+func (s *active) record(ctx context.Context, l *lock, t api.Transition) error {
 	if err := s.state.note(ctx, l, t); err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (s *standing) record(ctx context.Context, l *lock, t api.Transition) error 
 }
 
 // missed removes the alerts that were to expire before now: one of the lost alerts may have cleared them.
-func (s *standing) missed(ctx context.Context, l *lock) {
+func (s *active) missed(ctx context.Context, l *lock) {
 	var over []api.Transition
 	s.mu.Lock()
 	s.gapMs = time.Now().UnixMilli()
@@ -111,7 +111,7 @@ func (s *standing) missed(ctx context.Context, l *lock) {
 }
 
 // resend sends the active alerts four times per ResolveAfter, until ctx ends.
-func (s *standing) resend(ctx context.Context) {
+func (s *active) resend(ctx context.Context) {
 	for {
 		s.mu.Lock()
 		ids := slices.Collect(maps.Keys(s.list))
@@ -129,7 +129,7 @@ func (s *standing) resend(ctx context.Context) {
 }
 
 // post sends those of these alerts that are still active.
-func (s *standing) post(ctx context.Context, ids []string) error {
+func (s *active) post(ctx context.Context, ids []string) error {
 	s.posting.Lock()
 	defer s.posting.Unlock()
 	var list []amAlert
