@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"regexp"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -310,6 +311,26 @@ func TestASweepForgetsNoReservationMadeMeanwhile(t *testing.T) {
 		members := s.redis.ZRange(t.Context(), due, 0, -1).Val()
 		if !made || !slices.Equal(members, []string{"\n" + id}) {
 			t.Errorf("due are %q", members)
+		}
+	})
+}
+
+// Expired units are charged as of the end of their reservation, so they may leave within the second for which processes
+// remember a denial. Then the processes must forget it.
+func TestExpiredUnitsThatLeaveSoonEndDenialsFromMemory(t *testing.T) {
+	eachRedis(t, rulesOf(t, apiRule(nil)), func(t *testing.T, s *store) {
+		for after, marks := range map[time.Duration]bool{5 * time.Second: false, 10500 * time.Millisecond: true} {
+			key := "k" + strconv.FormatInt(after.Milliseconds(), 10)
+			mark := func() string {
+				return s.redis.HGet(t.Context(), s.keys.Levels(s.keys.Partition(key)), "\nfreed").Val()
+			}
+			s.reserve("a"+key, 1, time.Second, key)
+			s.reserve("b"+key, 1, time.Hour, key)
+			before := mark()
+			s.after(after)
+			if (mark() != before) != marks {
+				t.Errorf("after %v the mark was %q and is %q", after, before, mark())
+			}
 		}
 	})
 }
