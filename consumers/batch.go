@@ -110,7 +110,7 @@ func (w *worker) retry(ctx context.Context, what string, p int, do func() error)
 	for {
 		err := do()
 		if err == nil || redisclient.IsRefusal(err) {
-			w.outages.note(what, p, nil) // it has answered
+			w.outages.note(what, p, nil) // Redis has answered
 		}
 		if err == nil {
 			return nil
