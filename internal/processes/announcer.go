@@ -115,7 +115,7 @@ func (a *Announcer) checkMeta(ctx context.Context) {
 	err := stream.CheckMeta(ctx, a.config.Redis, a.config.Keys)
 	if errors.Is(err, stream.ErrMismatch) && time.Since(a.mismatch) >= time.Minute {
 		a.mismatch = time.Now()
-		a.config.Log.Error("the prefix is in use otherwise since this process started: keys are counted in two places",
+		a.config.Log.Error("the settings of the prefix have changed: keys are counted in two places",
 			"error", err, "fix", "stop the processes that have another number")
 	}
 }
