@@ -9,9 +9,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// passing are errors of Redis that end after a while, or after an operator has fixed
+// temporary are errors of Redis that end after a while, or after an operator has fixed
 // their cause.
-var passing = []string{"LOADING", "BUSY", "TRYAGAIN", "MOVED", "ASK", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "OOM",
+var temporary = []string{"LOADING", "BUSY", "TRYAGAIN", "MOVED", "ASK", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "OOM",
 	"NOREPLICAS", "MISCONF", "NOSCRIPT", "NOAUTH", "WRONGPASS", "NOPERM", "UNKILLABLE"}
 
 // IsRefusal reports whether an error is an answer of Redis that the same request will
@@ -22,7 +22,7 @@ func IsRefusal(err error) bool {
 	if err == nil || !errors.As(err, &answered) {
 		return false
 	}
-	for _, p := range passing {
+	for _, p := range temporary {
 		if strings.HasPrefix(answered.Error(), p) {
 			return false
 		}
