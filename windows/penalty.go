@@ -68,7 +68,7 @@ var penaltyOption = option{
 
 	algorithm: lua.Penalty,
 	has:       func(r *Rule) bool { return len(r.Penalty) > 0 && !r.Shadow && !r.Unlevelled },
-	tell: func(r *Rule, m *lua.Meter) {
+	configure: func(r *Rule, m *lua.Meter) {
 		more := lua.PenaltyOf{ForgetMs: r.Forget.Milliseconds()}
 		for _, d := range r.Penalty {
 			more.Steps = append(more.Steps, d.Milliseconds())
