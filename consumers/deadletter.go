@@ -22,7 +22,7 @@ type deadLetter struct {
 	kind             string // the metric's label, one of deadLetterKinds
 }
 
-// The kinds of dead letters that count as one each.
+// The kinds of dead letters that are about one event or one entry. (A letter of ofGaps is about many events.)
 const (
 	invalid   = "invalid"   // the event has no valid key, count or id
 	misplaced = "misplaced" // the event is in another partition than the one that its key belongs to

@@ -83,8 +83,8 @@ func (o *overridden) take() map[string]struct{} {
 	return targets
 }
 
-// Other processes know of a change a moment later. The sweeper examines the keys again, to correct what another
-// process wrote meanwhile by the old state.
+// Other processes read a change up to a second later. The sweeper examines the keys again, to correct what another
+// process wrote in the meantime by the old state.
 var overriddenAgain = []time.Duration{time.Second, 5 * time.Second}
 
 // followOverridden examines keys whose override changed, at once and again later: their decisions may no longer hold,

@@ -74,7 +74,7 @@ type Config struct {
 	// LockTTL is how long other relays wait for the partitions of a relay that died; default 3s.
 	LockTTL time.Duration
 	// QuarantineFor is how long a partition stays quarantined before it is examined again; default 2s. A partition is
-	// quarantined if one of its own keys is of another type than ours.
+	// quarantined if one of its own keys has the wrong type.
 	QuarantineFor time.Duration
 	// GaugesEvery is how often the streams are measured; default 5s.
 	GaugesEvery time.Duration
@@ -122,7 +122,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.MaxBatch < 1 || c.Block < 0 || c.MinIdle < 0 || c.SweepEvery < 0 || c.LockTTL < 0 || c.QuarantineFor < 0 ||
 		c.CompareEvery < 0 || c.DrainTimeout < 0 {
-		return c, fmt.Errorf("consumers: a bound below zero in the configuration")
+		return c, fmt.Errorf("consumers: MaxBatch or a duration is negative in the configuration")
 	}
 	if c.MaxBatch > LargestBatch {
 		return c, fmt.Errorf("consumers: MaxBatch is %d, expected at most %d", c.MaxBatch, LargestBatch)

@@ -123,7 +123,7 @@ func (l *Log) append(ctx context.Context, items []item) Outcome {
 	out := outcomeOf(slices.Concat(byPartition...), cmds)
 	if out.Err == nil && execErr != nil {
 		// Every event was appended, but an expiry was not set. The next append sets it.
-		out.Err = fmt.Errorf("events appended, their expiry not renewed: %w", execErr)
+		out.Err = fmt.Errorf("events were appended, but their expiry was not renewed: %w", execErr)
 	}
 	return out
 }

@@ -81,7 +81,7 @@ func (r *Rules) Effect(o api.Override) (e api.OverrideEffect) {
 		return e
 	}
 	under, replaced, err := plan.Live.withWindows(o.Windows, o.Only)
-	if err != nil { // ValidateOverride has said so
+	if err != nil { // ValidateOverride returns this error
 		return e
 	}
 	e.MatchedRule = plan.Live.Name

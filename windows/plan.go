@@ -94,7 +94,7 @@ func newPlanThatKeeps(live *Rule, shadows []*Rule, kept map[string]int64) *Plan 
 	return p
 }
 
-// Forms returns the forms of the plan's meters: their words in the names of keys. Do not change the list.
+// Forms returns the forms of the plan's meters, which are parts of the names of keys. Do not change the list.
 func (p *Plan) Forms() []string { return p.fresh.forms }
 
 // Script returns the plan for the library as of clockMs, by the clock of Redis. sinceMs is how long ago the rules

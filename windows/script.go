@@ -14,7 +14,7 @@ type scriptPlan struct {
 	rules  []*Rule // the one that decides is the first
 	of     []lua.Rule
 	meters []meter
-	forms  []string // of the meters: their words in the names of keys
+	forms  []string // of the meters: parts of the names of keys
 	now    atomic.Pointer[periodPlan]
 }
 

@@ -165,8 +165,8 @@ func (b *checkRun) encode() (keys []string, args []any) {
 	return keys, args
 }
 
-// appendTo adds a check to the arguments: the words that describe it, and its cost. more: another check of the call
-// follows.
+// appendTo adds a check to the arguments: the letters that describe it (check.lua), and its cost. more: another check
+// of the call follows.
 func (r Request) appendTo(args []any, key, last int, more bool) []any {
 	if r.Cost > 0 {
 		switch {

@@ -24,7 +24,7 @@ func (s *Redis) ReportCorrupt(reg prometheus.Registerer, log *slog.Logger) {
 	}
 	s.unlisted = func(name string) {
 		if lines.Allow() {
-			log.Error("a key in Redis is of another type than ours: listings leave out its partition", "key", name)
+			log.Error("a key in Redis has the wrong type: listings leave out its partition", "key", name)
 		}
 	}
 }

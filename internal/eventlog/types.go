@@ -10,7 +10,7 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// Types is the result for one partition: the key that has another type than ours, or why this is unknown.
+// Types is the result for one partition: a key that has the wrong type, or why this is unknown.
 type Types struct {
 	Wrong string // the name of a key of the wrong type; empty if there is none
 	Err   error  // another error, if no key is known to have the wrong type
@@ -41,7 +41,7 @@ func TypesOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys, parts
 	return all
 }
 
-// typesIn reads the replies to commands, each of which fails if its key has another type than ours.
+// typesIn reads the replies to commands, each of which fails if its key has the wrong type.
 func typesIn(required []redis.Cmder) (is Types) {
 	for _, cmd := range required {
 		switch e := cmd.Err(); {

@@ -25,16 +25,16 @@ type Grant struct {
 	phase      int64     // of the key's renewals, in ns (align)
 }
 
-// newGrant makes the grant of an answer to a request that was sent at `asked`.
-func newGrant(l *List, key string, plan Plan, got api.LeaseAnswer, asked time.Time, least int64) *Grant {
-	end := asked.Add(plan.LeaseTime())
+// newGrant returns the grant of an answer to a request that was sent at `sent`.
+func newGrant(l *List, key string, plan Plan, got api.LeaseAnswer, sent time.Time, least int64) *Grant {
+	end := sent.Add(plan.LeaseTime())
 	g := &Grant{Plan: plan, Answer: got, answered: l.Now(), until: end, untilWall: end.UnixNano(),
 		low: int64(float64(got.Units) * lowAt), least: least, phase: int64(crc32.ChecksumIEEE([]byte(key)))}
 	if plan.Denies() {
 		g.denyFrom = 1
 	}
 	if got.Units > 0 && g.room() < 1.0/paces {
-		g.pauseUntil, g.low = g.align(asked.Add(pace(plan))), 0
+		g.pauseUntil, g.low = g.align(sent.Add(pace(plan))), 0
 	}
 	return g
 }

@@ -148,7 +148,7 @@ func (l *Lease) keep(want int64, valid bool) (left, keep int64) {
 		keep = left
 		if !valid {
 			keep = 0
-		} else if want == 0 || want < left/2 { // each time units are given back, the mark in counters/freed.go changes
+		} else if want == 0 || want < left/2 { // fewer units are not worth a change of the mark (counters/freed.go)
 			keep = min(left, want)
 		}
 		if l.left.CompareAndSwap(left, keep) {
@@ -187,7 +187,7 @@ func (l *Lease) want(plan Plan, ends bool, g *Grant, n int64, now time.Time) (wa
 		return 0, least
 	}
 	rate := float64(demand) / passed.Seconds()
-	if rate < l.rate { // it falls by the part of the time of a lease for which less was asked for
+	if rate < l.rate { // the rate falls slowly: in proportion to the time that has passed
 		rate += (l.rate - rate) * max(1-passed.Seconds()/(renewAt*span.Seconds()), 0)
 	}
 	l.rate = rate

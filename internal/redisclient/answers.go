@@ -43,8 +43,8 @@ func IsWrongType(err error) bool {
 		strings.Contains(text, ": WRONGTYPE Operation against a key ")
 }
 
-// Word returns the word that an answer of Redis which is an error begins with, such as OOM. It is empty if Redis did
-// not answer, or answered that it has no value (redis.Nil).
+// Word returns the first word of an error reply of Redis, such as OOM. It is empty if Redis did not answer, or answered
+// that it has no value (redis.Nil).
 func Word(err error) string {
 	var answered redis.Error
 	if !errors.As(err, &answered) || errors.Is(err, redis.Nil) {
