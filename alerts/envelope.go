@@ -17,7 +17,7 @@ const releasedTTL = time.Minute
 
 // message returns a transition as it is published: JSON, with CloudEvents 1.0 attributes in its headers (binary mode)
 // and an ID from its content, by which JetStream drops a copy. A throttle decision has its own time to live, so that
-// the snapshot holds only keys that are throttled now. It refuses what subscribers do not take for a transition.
+// the snapshot holds only keys that are throttled now. A transition that subscribers would ignore is an error.
 func message(prefix string, t api.Transition) (*nats.Msg, error) {
 	if err := t.Validate(); err != nil {
 		return nil, err

@@ -28,12 +28,12 @@ type History struct {
 
 // How much is read to find the newest messages. JetStream can only read forwards.
 const (
-	readWhole = 1000                 // all messages of a key are read, if there are no more than these
-	firstSpan = 2 * time.Minute      // otherwise the messages of this time before the page's end,
-	spanTimes = 8                    // then of this many times that time, until there are enough
+	readWhole = 1000                 // up to this many messages of a key are read at once
+	firstSpan = 2 * time.Minute      // if there are more: first those of this span before the page's end,
+	spanTimes = 8                    // then of spans that are so many times longer, until there are enough
 	longest   = 8 * 24 * time.Hour   // the stream keeps 7 days
 	fetchStep = 500                  // messages of one fetch
-	unusedFor = 10 * time.Second     // after which the server forgets a consumer
+	unusedFor = 10 * time.Second     // the server deletes a consumer that is unused for this time
 	slack     = 2 * time.Millisecond // a stored time is rounded by at most this
 )
 

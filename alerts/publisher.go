@@ -46,7 +46,7 @@ type Publisher struct {
 	config PublisherConfig
 
 	throttle atomic.Pointer[jetstream.Stream] // of decisions; nil until it was read
-	said     sync.Map                         // differences of streams that were logged
+	logged   sync.Map                         // differences of streams that were logged
 }
 
 // NewPublisher uses the caller's connection, which should reconnect forever (MaxReconnects: -1). The streams are
@@ -88,7 +88,7 @@ func (p *Publisher) Ensure(ctx context.Context) error {
 	}
 	differences, err := EnsureStreams(ctx, p.js, Streams(p.config.Prefix, p.config.Replicas))
 	for _, d := range differences {
-		if _, said := p.said.LoadOrStore(d, true); said {
+		if _, logged := p.logged.LoadOrStore(d, true); logged {
 			continue
 		}
 		p.config.Log.Warn("a JetStream stream differs from what this version would create; it is left unchanged",
@@ -122,7 +122,7 @@ func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition, r
 		if ctx.Err() != nil && len(pending) > 0 { // it ended before anything was sent
 			return fmt.Errorf("%d of %d transitions not published: %w", len(pending), len(transitions), ctx.Err())
 		}
-		left, err := p.wave(ctx, pending, sent)
+		left, err := p.sendFirst(ctx, pending, sent)
 		spans.keep(left, err)
 		if len(left) == 0 {
 			return nil
@@ -152,15 +152,15 @@ func (p *Publisher) Publish(ctx context.Context, transitions []api.Transition, r
 	}
 }
 
-// flight is a message that was sent, or could not be (err).
-type flight struct {
+// attempt is one attempt to send a message; err: it could not be sent.
+type attempt struct {
 	ack    jetstream.PubAckFuture
 	err    error
 	resent bool
 }
 
 // wait returns the PubAck. It returns a PubAck that has come even if ctx has ended.
-func (f *flight) wait(ctx context.Context) (*jetstream.PubAck, error) {
+func (f *attempt) wait(ctx context.Context) (*jetstream.PubAck, error) {
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -181,10 +181,10 @@ func (f *flight) wait(ctx context.Context) (*jetstream.PubAck, error) {
 	}
 }
 
-// wave sends the first decision of each subject and the first alert of each key, all at once, and waits for their acks.
-// It returns the messages that are left, in order, and the last error. It adds the IDs of the messages that it sends to
-// sent.
-func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg, sent map[string]bool) (left []*nats.Msg,
+// sendFirst sends the first decision of each subject and the first alert of each key, all at once, and waits for their
+// acks. It returns the messages without an ack, in order, and the last error. It adds the IDs of the messages that it
+// sends to sent.
+func (p *Publisher) sendFirst(ctx context.Context, pending []*nats.Msg, sent map[string]bool) (left []*nats.Msg,
 	last error) {
 	err := checkServer(p.nc)
 	if !p.nc.IsConnected() {
@@ -195,7 +195,7 @@ func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg, sent map[stri
 		p.config.OnOutcome("failed")
 		return pending, fmt.Errorf("publishing %d transitions: %w", len(pending), err)
 	}
-	flights := make([]*flight, len(pending))        // index in pending → its flight; nil: not sent in this wave
+	attempts := make([]*attempt, len(pending))      // index in pending → its attempt; nil: it must wait
 	inFlight := make(map[string]bool, len(pending)) // by orderOf
 	for i, m := range pending {
 		order := p.orderOf(m.Subject)
@@ -204,16 +204,16 @@ func (p *Publisher) wave(ctx context.Context, pending []*nats.Msg, sent map[stri
 		}
 		inFlight[order] = true
 		id := m.Header.Get(jetstream.MsgIDHeader)
-		f := &flight{resent: sent[id]}
+		f := &attempt{resent: sent[id]}
 		sent[id] = true
 		// Pass a copy, because the library sets the reply subject of the message that it gets.
 		f.ack, f.err = p.js.PublishMsgAsync(&nats.Msg{Subject: m.Subject, Header: m.Header, Data: m.Data},
 			jetstream.WithRetryAttempts(0))
-		flights[i] = f
+		attempts[i] = f
 	}
 	within, cancel := context.WithTimeoutCause(ctx, p.config.AckTimeout, nats.ErrTimeout)
 	defer cancel()
-	for i, f := range flights {
+	for i, f := range attempts {
 		if f == nil {
 			left = append(left, pending[i])
 			continue
@@ -239,9 +239,9 @@ func (p *Publisher) orderOf(subject string) string {
 	return subject
 }
 
-// acked records that a message is stored. A message that JetStream knew although it was sent for the first time is
-// lost, unless Redis failed over and the transition was written again. If ctx has ended meanwhile (a relay has lost
-// its lock), another relay may have sent it: a frozen process that goes on sends what is in its buffers.
+// acked records that a message is stored. If JetStream drops a message as a copy at the first attempt, the message is
+// lost, unless Redis failed over and the transition was written again. If ctx has ended (a relay has lost its lock),
+// another relay may have sent it: a process that was frozen still sends what is in its buffers.
 func (p *Publisher) acked(ctx context.Context, ack *jetstream.PubAck, m *nats.Msg, resent bool) {
 	switch {
 	case !ack.Duplicate:

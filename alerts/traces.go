@@ -48,7 +48,7 @@ func giveTrace(m *nats.Msg, c trace.SpanContext) {
 	}
 }
 
-// keep ends the spans of messages that are not left. It notes err, in case the others are given up.
+// keep ends the spans of messages that are not left. The spans of the others end with err if they are given up.
 func (s *spans) keep(left []*nats.Msg, err error) {
 	s.err = err
 	for m, span := range s.open {

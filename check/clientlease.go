@@ -56,7 +56,7 @@ func (s *Service) Lease(req api.LeaseRequest) (api.LeaseAnswer, error) {
 			return out, leaseError(err)
 		}
 		s.outage.byRedis()
-		if s.config.Activity != nil && plan != nil && req.Used > 0 && got.Stood { // of how many checks is not known
+		if s.config.Activity != nil && plan != nil && req.Used > 0 && got.Valid { // of how many checks is not known
 			s.config.Activity.Checks(plan.Name(), req.Key, req.Used, req.Used, true)
 		}
 		out = leaseAnswer(req.ID, got)

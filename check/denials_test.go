@@ -391,7 +391,7 @@ func chargedSoon(t *testing.T, c *redis.Client, r *windows.Rule, cost int64) {
 		store := reservations.New(p.other)
 		got, err := store.RenewLease(t.Context(), look.Plan, 300*time.Millisecond, api.LeaseRequest{Key: "k",
 			ID: store.ID("a", []counters.Request{look}), Had: had, Used: used, Want: want})
-		if err != nil || !got.Stood || got.Units != want {
+		if err != nil || !got.Valid || got.Units != want {
 			t.Fatalf("%+v, %v", got, err)
 		}
 	}

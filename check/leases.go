@@ -141,7 +141,7 @@ func (l *leases) Renew(plan lease.Plan, ask api.LeaseRequest) (api.LeaseAnswer, 
 
 // leaseAnswer returns the parts of Redis's answer that are the same for leases of this process and of clients.
 func leaseAnswer(id string, got reservations.Leased) api.LeaseAnswer {
-	out := api.LeaseAnswer{Units: got.Units, Expired: !got.Stood, NowMs: got.State.NowMs}
+	out := api.LeaseAnswer{Units: got.Units, Expired: !got.Valid, NowMs: got.State.NowMs}
 	if got.Units > 0 {
 		out.ID = id
 	}

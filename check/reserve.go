@@ -57,7 +57,7 @@ func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out 
 		return api.ReservationOfAll{}, errOtherReservation
 	}
 	d := decision{Verdict: got.Verdict, source: api.SourceRedis, outcome: "reserve_"}
-	d.Replayed = got.State == reservations.StandsAlready
+	d.Replayed = got.State == reservations.AlreadyReserved
 	d.unasked = make([]bool, len(got.Items))
 	for i, state := range got.Items {
 		d.unasked[i] = state.Windows == nil

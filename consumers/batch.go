@@ -23,13 +23,13 @@ func (w *worker) fold(ctx context.Context, batches ...eventlog.Batch) (errs []er
 	}
 	start := time.Now()
 	traced, end := w.startFold(ctx, batches, folds)
-	left, errs := w.count(traced, folds...)
+	uncounted, errs := w.count(traced, folds...)
 	end(errors.Join(errs...))
 	w.observe(batches, errs, start)
 	for i, b := range batches {
 		p := b.Partition
 		if errs[i] == nil {
-			errs[i] = w.acknowledgeUncounted(ctx, p, left[i], letters[i])
+			errs[i] = w.acknowledgeUncounted(ctx, p, uncounted[i], letters[i])
 		}
 		if redisclient.IsRefusal(errs[i]) { // the partition's keys may be the reason
 			quarantined, err := w.quarantine.examine(ctx, p)
@@ -49,13 +49,13 @@ func (w *worker) decode(b eventlog.Batch) (counters.Batch, []deadLetter) {
 	events, letters := make([]counters.Event, 0, len(b.Messages)), []deadLetter(nil)
 	for _, m := range b.Messages {
 		e, err := m.Decode()
-		switch right := w.Keys.Partition(e.Key); {
+		switch own := w.Keys.Partition(e.Key); {
 		case err != nil:
 			letters = append(letters, letterOf(m, invalid, err.Error()))
-		case right != b.Partition:
+		case own != b.Partition:
 			letters = append(letters, letterOf(m, misplaced, fmt.Sprintf(
-				"wrong partition: appended to partition %d, the key belongs to partition %d (%s)", b.Partition, right,
-				w.Keys.Events(right))))
+				"wrong partition: appended to partition %d, the key belongs to partition %d (%s)", b.Partition, own,
+				w.Keys.Events(own))))
 		default:
 			events = append(events, counters.Event{ID: m.ID, Ms: m.Ms(), Key: e.Key, Count: e.Count, ProducerID: e.ID,
 				Fields: m.Values})
@@ -68,7 +68,7 @@ func (w *worker) decode(b eventlog.Batch) (counters.Batch, []deadLetter) {
 // that were left out, or why the batch was not counted. If Redis refuses the call, each batch is folded separately
 // (events that were already counted are skipped). So a partition with a key of another type, or an event that makes the
 // script fail, does not hold up the other partitions.
-func (w *worker) count(ctx context.Context, batches ...counters.Batch) (left []counters.Uncounted, errs []error) {
+func (w *worker) count(ctx context.Context, batches ...counters.Batch) (uncounted []counters.Uncounted, errs []error) {
 	var refusal error
 	err := w.retry(ctx, "counting events", batches[0].Partition, func() error {
 		rules := w.Rules()
@@ -77,7 +77,7 @@ func (w *worker) count(ctx context.Context, batches ...counters.Batch) (left []c
 		case redisclient.IsRefusal(err):
 			refusal, err = err, nil
 		case err == nil:
-			left = list
+			uncounted = list
 			w.observeFolded(folded)
 			for _, b := range batches {
 				w.overridden.blockedByPattern(rules, b.Events)
@@ -86,22 +86,22 @@ func (w *worker) count(ctx context.Context, batches ...counters.Batch) (left []c
 		return err
 	})
 	errs = make([]error, len(batches))
-	if left != nil {
-		return left, errs
+	if uncounted != nil {
+		return uncounted, errs
 	}
-	left = make([]counters.Uncounted, len(batches))
+	uncounted = make([]counters.Uncounted, len(batches))
 	for i, b := range batches {
 		switch {
 		case err != nil:
 			errs[i] = err
 		case len(batches) == 1:
-			left[i], errs[i] = w.isolate(ctx, b, refusal)
+			uncounted[i], errs[i] = w.isolate(ctx, b, refusal)
 		default:
 			list, errOf := w.count(ctx, b)
-			left[i], errs[i] = list[0], errOf[0]
+			uncounted[i], errs[i] = list[0], errOf[0]
 		}
 	}
-	return left, errs
+	return uncounted, errs
 }
 
 // retry tries until do succeeds, Redis refuses it, or ctx ends.
@@ -110,7 +110,7 @@ func (w *worker) retry(ctx context.Context, what string, p int, do func() error)
 	for {
 		err := do()
 		if err == nil || redisclient.IsRefusal(err) {
-			w.outages.note(what, p, nil) // it has answered
+			w.outages.note(what, p, nil) // Redis has answered
 		}
 		if err == nil {
 			return nil
@@ -131,17 +131,17 @@ func (w *worker) retry(ctx context.Context, what string, p int, do func() error)
 
 // isolate counts a batch that Redis refused for another reason than the type of a key. It halves the batch, calls
 // count again, and makes a dead letter of the one event that causes the refusal.
-func (w *worker) isolate(ctx context.Context, b counters.Batch, refusal error) (left counters.Uncounted, err error) {
+func (w *worker) isolate(ctx context.Context, b counters.Batch, refusal error) (out counters.Uncounted, err error) {
 	p, events := b.Partition, b.Events
 	quarantined, err := w.quarantine.examine(ctx, p)
 	// Scripts accept a counter of any type. So WRONGTYPE is about one of the partition's own keys, even if somebody
 	// has fixed that key meanwhile.
 	if quarantined || err != nil || redisclient.IsWrongType(refusal) {
-		return left, errors.Join(refusal, err)
+		return out, errors.Join(refusal, err)
 	}
 	if len(events) == 1 {
 		e := events[0]
-		return left, w.deadLetter(ctx, p, []deadLetter{letterOfEvent(e, refused, refusal)})
+		return out, w.deadLetter(ctx, p, []deadLetter{letterOfEvent(e, refused, refusal)})
 	}
 	w.Log.Warn("Redis rejected a batch; isolating the bad event", "partition", p, "events", len(events),
 		"error", refusal)
@@ -149,19 +149,19 @@ func (w *worker) isolate(ctx context.Context, b counters.Batch, refusal error) (
 		b.Events = half
 		list, errs := w.count(ctx, b)
 		if errs[0] != nil {
-			return left, errs[0]
+			return out, errs[0]
 		}
-		left.Unmatched = append(left.Unmatched, list[0].Unmatched...)
-		left.Invalid = append(left.Invalid, list[0].Invalid...)
+		out.Unmatched = append(out.Unmatched, list[0].Unmatched...)
+		out.Invalid = append(out.Invalid, list[0].Invalid...)
 	}
-	return left, nil
+	return out, nil
 }
 
 // acknowledgeUncounted acknowledges the events of a batch that were not counted.
-func (w *worker) acknowledgeUncounted(ctx context.Context, p int, left counters.Uncounted, letters []deadLetter) error {
-	if len(left.Unmatched) > 0 {
+func (w *worker) acknowledgeUncounted(ctx context.Context, p int, list counters.Uncounted, letters []deadLetter) error {
+	if len(list.Unmatched) > 0 {
 		err := w.retry(ctx, "acknowledging unmatched events", p, func() error {
-			n, err := w.dead.acknowledge(ctx, p, left.Unmatched)
+			n, err := w.dead.acknowledge(ctx, p, list.Unmatched)
 			w.Metrics.unmatched.Add(float64(n))
 			return err
 		})
@@ -169,7 +169,7 @@ func (w *worker) acknowledgeUncounted(ctx context.Context, p int, left counters.
 			return err
 		}
 	}
-	for _, e := range left.Invalid {
+	for _, e := range list.Invalid {
 		letters = append(letters, letterOfEvent(e.Event, invalid, e.Err))
 	}
 	return w.deadLetter(ctx, p, letters)

@@ -56,13 +56,14 @@ func (c *comparer) run(ctx context.Context) {
 	}
 }
 
-// compare looks for decisions that differ, in all of these partitions. Then it waits, once, and publishes again those
-// that still differ, or releases them. It leaves out a partition whose changes up to the first look are not published
-// yet. It goes on after an error, and returns the first one.
+// compare looks for decisions that differ, in all of these partitions. It waits once and looks again. A decision that
+// still differs is published again; a lost one is released. It skips a partition if outbox entries from before the
+// wait are not published yet. It goes on after an error, and returns the first one.
 func (c *comparer) compare(ctx context.Context, parts []int) error {
 	records, differ := map[string]string{}, map[int][]string{} // field → record, partition → fields
 	parts = c.quarantine.open(ctx, parts)
-	subjects, failed := c.Decisions.Subjects(ctx) // before Redis, which has each decision before NATS has it
+	// Read NATS before Redis: each decision is in Redis first, so a new one is not taken for a lost one.
+	subjects, failed := c.Decisions.Subjects(ctx)
 	unknown := map[string]bool{}
 	for _, subject := range subjects {
 		unknown[subject] = true
@@ -113,8 +114,7 @@ func (c *comparer) compare(ctx context.Context, parts []int) error {
 	return failed
 }
 
-// newestInOutboxes returns the newest entry in the outbox of each partition: of the entries up to last, if it has the
-// partition.
+// newestInOutboxes returns the newest entry in the outbox of each partition, up to last[p] if last has partition p.
 func (c *comparer) newestInOutboxes(ctx context.Context, parts []int, last map[int]string) (map[int]string, error) {
 	out, failed := map[int]string{}, error(nil)
 	for _, p := range parts {
@@ -124,8 +124,8 @@ func (c *comparer) newestInOutboxes(ctx context.Context, parts []int, last map[i
 	return out, failed
 }
 
-// differing calls take for each step, with the decisions that differ from those that subscribers find. It removes the
-// subjects of all decisions from unknown. It goes on after an error of take, and returns the first one.
+// differing reads decisions in steps. It calls take once per step, with those that differ from what subscribers find.
+// It removes the subjects of all decisions from unknown. It goes on after an error of take, and returns the first one.
 func (c *comparer) differing(ctx context.Context, p int, fields []string, unknown map[string]bool,
 	take func([]counters.Decision) error) (failed error) {
 	for step := range slices.Chunk(fields, compareStep) {
@@ -148,7 +148,7 @@ func (c *comparer) differing(ctx context.Context, p int, fields []string, unknow
 		}
 		var differ []counters.Decision
 		for i, d := range list {
-			if !says(found[i], d) {
+			if !agrees(found[i], d) {
 				if found[i] != nil {
 					d.Published = found[i].Version
 				}
@@ -163,26 +163,26 @@ func (c *comparer) differing(ctx context.Context, p int, fields []string, unknow
 	return failed
 }
 
-// says reports whether subscribers find the decision d, in all that they act on.
-func says(found *api.Transition, d counters.Decision) bool {
+// agrees reports whether the message that subscribers find agrees with d in all fields that they act on.
+func agrees(found *api.Transition, d counters.Decision) bool {
 	return found != nil && found.State == api.StateThrottled && found.Shadow == d.Shadow &&
 		found.WindowMs == d.WindowMs && found.Limit == d.Limit && found.SinceMs == d.SinceMs &&
 		found.UntilMs == d.UntilMs && found.ExpiresMs > d.UntilMs+d.HoldMs &&
-		found.Version <= d.Version // subscribers ignore a lower version than found
+		found.Version <= d.Version // if it is above, subscribers ignore the next transitions of the key
 }
 
 func (c *comparer) subject(rule, key string) string {
 	return api.ThrottleSubject(c.Counter.Keys().Prefix, rule, key)
 }
 
-// lost returns, by subject, the decisions of these partitions on subjects of which Redis has no record.
+// lost returns the decisions of these partitions that NATS has on these subjects, of which Redis has no record.
 func (c *comparer) lost(ctx context.Context, parts []int, subjects map[string]bool) (map[string]*api.Transition,
 	error) {
 	out := map[string]*api.Transition{}
 	for subject := range subjects {
 		token := subject[strings.LastIndex(subject, ".")+1:]
 		if key, known := api.ParseKeyToken(token); known && !slices.Contains(parts, c.Counter.Partition(key)) {
-			continue // another process reads it
+			continue // another process compares it
 		}
 		d, err := c.Decisions.LastDecision(ctx, subject)
 		if err != nil {
@@ -195,7 +195,7 @@ func (c *comparer) lost(ctx context.Context, parts []int, subjects map[string]bo
 	return out, nil
 }
 
-// release releases lost decisions that subscribers find still, and returns how many transitions it wrote.
+// release releases lost decisions that subscribers still find, and returns how many transitions it wrote.
 func (c *comparer) release(ctx context.Context, lost map[string]*api.Transition) (released int64, failed error) {
 	for subject, d := range lost {
 		now, err := c.Decisions.LastDecision(ctx, subject)

@@ -22,10 +22,10 @@ type deadLetter struct {
 	kind             string // the metric's label, one of deadLetterKinds
 }
 
-// The kinds of dead letters that count as one each.
+// The kinds of dead letters that are about one event or one entry. (A letter of ofGaps is about many events.)
 const (
 	invalid   = "invalid"   // the event has no valid key, count or id
-	misplaced = "misplaced" // the event was appended to a partition that is not its key's
+	misplaced = "misplaced" // the event is in another partition than the one that its key belongs to
 	refused   = "refused"   // Redis refused to fold the event
 	outbox    = "outbox"    // an entry of the outbox that is no transition
 )
@@ -37,21 +37,21 @@ var deadLetterKinds = []string{invalid, misplaced, refused, outbox}
 // goroutines.
 type deadLetters struct{ *shared }
 
-// ofEvents acknowledges events of partition p and keeps each that was still pending,
-// in one script. Sending it again is safe.
+// ofEvents acknowledges events of partition p, and writes a dead letter for each that was still pending, in one
+// script. Sending it again is safe.
 func (d *deadLetters) ofEvents(ctx context.Context, p int, letters []deadLetter) error {
 	return d.move(ctx, d.acknowledging(p), p, letters)
 }
 
-// ofOutbox removes entries of p's outbox and keeps each that was still there, in one script. Sending it again is
-// safe. If Redis refuses the write, because the dead stream is of another type, the entries are only in the log, and
-// the caller removes them from the outbox.
+// ofOutbox removes entries of p's outbox, and writes a dead letter for each that was still there, in one script.
+// Sending it again is safe. If Redis refuses the write, because the dead stream is of another type, the entries are
+// only in the log, and the caller removes them from the outbox.
 func (d *deadLetters) ofOutbox(ctx context.Context, p int, letters []deadLetter) error {
 	for _, l := range letters {
 		d.Log.Error("an outbox entry is not a transition, it becomes a dead letter",
 			"stream", d.Keys.Outbox(p), "id", l.id, "reason", l.reason, "body", l.body)
 	}
-	err := d.move(ctx, taken{stream: d.Keys.Outbox(p), levels: d.Keys.Outbox(p)}, p, letters)
+	err := d.move(ctx, source{stream: d.Keys.Outbox(p), levels: d.Keys.Outbox(p)}, p, letters)
 	if redisclient.IsRefusal(err) {
 		d.Metrics.deadLetters.WithLabelValues(outbox).Add(float64(len(letters)))
 		return nil
@@ -59,7 +59,7 @@ func (d *deadLetters) ofOutbox(ctx context.Context, p int, letters []deadLetter)
 	return err
 }
 
-func (d *deadLetters) move(ctx context.Context, from taken, p int, letters []deadLetter) error {
+func (d *deadLetters) move(ctx context.Context, from source, p int, letters []deadLetter) error {
 	if len(letters) == 0 {
 		return nil
 	}
@@ -75,17 +75,17 @@ func (d *deadLetters) move(ctx context.Context, from taken, p int, letters []dea
 	return nil
 }
 
-// taken is where entries are taken from: the events of a group, which are acknowledged and counted in levels, or,
-// without a group, a stream that they are deleted from.
-type taken struct{ stream, group, levels string }
+// source is the stream that entries are taken from. With a group, its events are acknowledged, and their number is
+// recorded in levels. Without a group, entries are deleted.
+type source struct{ stream, group, levels string }
 
-func (d *deadLetters) acknowledging(p int) taken {
-	return taken{d.Keys.Events(p), eventlog.Group, d.Keys.Levels(p)}
+func (d *deadLetters) acknowledging(p int) source {
+	return source{d.Keys.Events(p), eventlog.Group, d.Keys.Levels(p)}
 }
 
 // take takes entries out of their stream, and adds each that was still there to the dead stream, which keeps about
 // `keep` letters; 0: none is added. It returns for each letter whether its entry was still there.
-func (d *deadLetters) take(ctx context.Context, from taken, p int, keep int64, letters []deadLetter) ([]bool, error) {
+func (d *deadLetters) take(ctx context.Context, from source, p int, keep int64, letters []deadLetter) ([]bool, error) {
 	args := append(make([]any, 0, 2+4*len(letters)), from.group, keep)
 	for _, l := range letters {
 		args = append(args, l.id, l.reason, l.body, l.tooLarge)
@@ -94,8 +94,8 @@ func (d *deadLetters) take(ctx context.Context, from taken, p int, keep int64, l
 	return r.Flags(len(letters)), r.End()
 }
 
-// acknowledge acknowledges events of partition p that are not counted, and of which no letter is kept. It returns how
-// many were still pending.
+// acknowledge acknowledges events of partition p that are not counted, and writes no dead letters. It returns how many
+// were still pending.
 func (d *deadLetters) acknowledge(ctx context.Context, p int, ids []string) (n int, err error) {
 	list := make([]deadLetter, len(ids))
 	for i, id := range ids {
@@ -122,7 +122,7 @@ func (d *deadLetters) ofGaps(ctx context.Context, parts ...int) error {
 		keys = append(keys, d.Keys.Events(p), d.Keys.Dead(p), d.Keys.Levels(p))
 	}
 	r := d.lua.Call(ctx, "gap", nil, keys, eventlog.Group, deadLettersKept)
-	missing, err := r.Integers(len(parts)), r.End() // -1 of a server that does not have the numbers
+	missing, err := r.Integers(len(parts)), r.End() // -1: the server does not have the numbers
 	if redisclient.IsRefusal(err) && len(parts) > 1 {
 		failed := error(nil)
 		for _, p := range parts {

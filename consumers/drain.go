@@ -7,9 +7,9 @@ import (
 	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
-// lingering returns a context for work that has begun: it ends `grace` after ctx ends, so that a batch in hand is
-// finished and not left for others to claim.
-func lingering(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
+// drainContext returns a context for work that has begun. It ends `grace` after ctx ends, so that a batch that was read
+// is finished and not left for others to claim.
+func drainContext(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
 		timer := time.AfterFunc(grace, cancel)

@@ -67,8 +67,8 @@ func (g *gauges) measure(ctx context.Context) error {
 	return failed
 }
 
-// set sets the gauge of a partition. If the value could not be measured, it removes the gauge: the last value would
-// say that all is still well.
+// set sets the gauge of a partition. If the value could not be measured, it removes the gauge, because nobody would see
+// that the last value is old.
 func set(v *prometheus.GaugeVec, p int, measured bool, value float64) {
 	if !measured {
 		v.DeleteLabelValues(label(p))

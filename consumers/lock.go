@@ -29,8 +29,8 @@ type heldLock struct {
 	cancel    context.CancelFunc
 	expire    *time.Timer
 	until     atomic.Pointer[deadline] // when it ends, if it is not renewed
-	// sent is the ID of the outbox entry up to which this relay, or one before it, may have sent all; empty until the
-	// relay has read it. Only the relay uses it.
+	// sent is the ID of the newest outbox entry that this relay or an earlier one may have sent to NATS; empty until
+	// the relay has read it. Only the relay uses it.
 	sent string
 }
 
@@ -103,25 +103,25 @@ func (l *locks) renew(ctx context.Context) {
 	asking.Wait()
 }
 
-// renewShard requests the locks of the partitions of one server. A lock without an answer expires by its timer. Holds
-// live as long as ctx lets them.
+// renewShard requests the locks of the partitions of one server. If Redis does not answer, a lock expires by its timer.
+// The contexts of the locks also end when ctx ends.
 func (l *locks) renewShard(within, ctx context.Context, parts []int) error {
-	asked := time.Now()
-	held, err := l.ask(within, parts, l.LockTTL)
+	requested := time.Now()
+	held, err := l.request(within, parts, l.LockTTL)
 	if err != nil {
 		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, p := range parts {
-		l.note(ctx, p, held[i], asked.Add(l.LockTTL*3/4))
+		l.record(ctx, p, held[i], requested.Add(l.LockTTL*3/4))
 	}
 	return nil
 }
 
-// ask takes or keeps the locks of partitions of one server for ttl; with 0 it gives them back. It returns for each
-// whether this process holds it now. It is safe to send again.
-func (l *locks) ask(ctx context.Context, parts []int, ttl time.Duration) ([]bool, error) {
+// request takes or keeps the locks of partitions of one server for ttl; with 0 it gives them back. It returns for each
+// lock whether this process holds it now. It is safe to send again.
+func (l *locks) request(ctx context.Context, parts []int, ttl time.Duration) ([]bool, error) {
 	names := make([]string, len(parts))
 	for i, p := range parts {
 		names[i] = l.Keys.Relay(p)
@@ -130,8 +130,8 @@ func (l *locks) ask(ctx context.Context, parts []int, ttl time.Duration) ([]bool
 	return r.Flags(len(parts)), r.End()
 }
 
-// note records an answer, under l.mu: the lock of a partition is held until `until`, or is not held.
-func (l *locks) note(ctx context.Context, p int, ok bool, until time.Time) {
+// record records an answer, under l.mu: the lock of a partition is held until `until`, or is not held.
+func (l *locks) record(ctx context.Context, p int, ok bool, until time.Time) {
 	h := l.holds[p]
 	if ok && h != nil && h.Err() == nil {
 		// The answer came before the hold ended, so no other process can have had the lock in between.
@@ -167,7 +167,7 @@ func (l *locks) release() {
 		h.cancel()
 	}
 	for _, parts := range eventlog.Shards(l.Redis, slices.Collect(maps.Keys(l.holds))) {
-		_, err := l.ask(ctx, parts, 0)
+		_, err := l.request(ctx, parts, 0)
 		failed = errors.Join(failed, err)
 	}
 	if failed != nil {

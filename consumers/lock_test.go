@@ -25,7 +25,7 @@ func newLocks(t *testing.T, partitions int, ttl time.Duration) (*locks, *minired
 func TestALockEndsLocally(t *testing.T) {
 	l, server := newLocks(t, 2, 2*time.Second) // a busy machine may need a second for a call
 	// At the first call the server compiles the script, which takes long under the race detector.
-	_, err := l.ask(t.Context(), nil, 1)
+	_, err := l.request(t.Context(), nil, 1)
 	testkit.Must(t, err)
 	l.renew(t.Context())
 	held := l.held()
@@ -103,7 +103,7 @@ func TestAStopWhileRedisHangs(t *testing.T) {
 		hung.AddHook(hangs{})
 		pool := poolOn(t, hung, 1, func(c *Config) { c.DrainTimeout, c.LockTTL = time.Hour, 24*time.Hour })
 		locks := pool.all.locks
-		locks.note(t.Context(), 0, true, time.Now().Add(locks.LockTTL))
+		locks.record(t.Context(), 0, true, time.Now().Add(locks.LockTTL))
 		ctx, stop := context.WithCancel(t.Context())
 		time.AfterFunc(time.Minute, stop)
 		began := time.Now()

@@ -52,7 +52,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		restated: counter("decisions_restated_total",
 			"Throttle decisions that differed in NATS from those in Redis, and were published again, or released."),
 		batchEvents: f.NewHistogram(prometheus.HistogramOpts{Name: "streamcounter_fold_batch_events",
-			Help:    "Events per fold: what one read brought of all partitions, on a Cluster of one.",
+			Help:    "Events per fold: those of one read, of all partitions; on a Cluster of one partition.",
 			Buckets: prometheus.ExponentialBuckets(1, 4, 8)}),
 		foldSeconds: f.NewHistogram(prometheus.HistogramOpts{Name: "streamcounter_fold_seconds",
 			Help:    "Time that one fold took.",
@@ -66,8 +66,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		ruleUnits: f.NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_rule_units_total",
 			Help: "Units of the events folded, by the rule of their key."}, []string{"rule"}),
 		throttled: f.NewGaugeVec(prometheus.GaugeOpts{Name: "streamcounter_throttled_keys",
-			Help: "Keys that are throttled now, by rule, in the partitions that this process relays: the sum over " +
-				"all processes is all of them."}, []string{"rule"}),
+			Help: "Keys that are throttled now, by rule, in the partitions that this process relays. Add up all " +
+				"processes to get the total."}, []string{"rule"}),
 		transitions: f.NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_transitions_total",
 			Help: "Transitions published."}, []string{"rule", "state"}),
 		publishes: f.NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_relay_publishes_total",
@@ -79,7 +79,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		pending:     gauge("pending_events", "Events read and not yet counted."),
 		outboxDepth: gauge("outbox_depth", "Transitions waiting to be published."),
 		quarantined: gauge("partition_quarantined",
-			"1 while this process does not work on the partition, as a key of it is of another type than ours."),
+			"1 while this process does not work on the partition, because one of its keys has the wrong type."),
 		outboxOldest: gauge("outbox_oldest_seconds", "Age of the oldest transition waiting."),
 		deadLetters: f.NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_dead_letters_total",
 			Help: "Dead letters written, by kind: invalid (event), misplaced (event in the wrong partition), " +
@@ -89,7 +89,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// startAtZero creates the series whose labels are known, so that the first one counted is an increase.
+// startAtZero creates the series whose labels are known: Prometheus sees no increase if a series begins with 1.
 func (m *Metrics) startAtZero() {
 	for _, kind := range deadLetterKinds {
 		m.deadLetters.WithLabelValues(kind)

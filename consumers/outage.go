@@ -29,9 +29,9 @@ type outage struct {
 	last  time.Time       // when the last of them succeeded
 }
 
-// settled is how long all steps must have succeeded: a step that hung may still fail because of an outage that is
+// quietFor is how long all steps must have succeeded: a step that hung may still fail because of an outage that is
 // over.
-const settled = longestWait
+const quietFor = longestWait
 
 func newOutages(log *slog.Logger) *outages {
 	after := func(d time.Duration, f func()) { time.AfterFunc(d, f) }
@@ -77,7 +77,7 @@ func (o *outages) note(step string, partition int, err error) {
 		}
 		if delete(one.steps, key); len(one.steps) == 0 {
 			one.last = time.Now()
-			o.after(settled, func() { o.end(r, one) })
+			o.after(quietFor, func() { o.end(r, one) })
 		}
 	}
 }

@@ -31,7 +31,7 @@ func (s *sweeper) noteOverridden(rules *windows.Rules) {
 	if all := rules.Overrides(); all != nil {
 		all.OnChange(func(targets []string) {
 			s.overridden.add(targets)
-			signal(s.raised) // it may end soon
+			signal(s.raised) // the override may end soon
 		})
 	}
 }
@@ -83,8 +83,8 @@ func (o *overridden) take() map[string]struct{} {
 	return targets
 }
 
-// Other processes know of a change a moment later. The sweeper examines the keys again, to correct what another
-// process wrote meanwhile by the old state.
+// Other processes read a change up to a second later. The sweeper examines the keys again, to correct what another
+// process wrote in the meantime by the old state.
 var overriddenAgain = []time.Duration{time.Second, 5 * time.Second}
 
 // followOverridden examines keys whose override changed, at once and again later: their decisions may no longer hold,
@@ -107,16 +107,16 @@ func (s *sweeper) followOverridden(ctx context.Context) {
 
 // tryOverridden examines the keys of targets. If that fails, the targets wait for the next try.
 func (s *sweeper) tryOverridden(ctx context.Context, targets map[string]struct{}) error {
-	err := s.lookAtOverridden(ctx, targets)
+	err := s.sweepOverridden(ctx, targets)
 	if err != nil {
 		s.overridden.add(slices.Collect(maps.Keys(targets)))
 	}
 	return err
 }
 
-// lookAtOverridden sweeps the keys of the targets. For a target that is a pattern, it also sweeps the keys that match
+// sweepOverridden sweeps the keys of the targets. For a target that is a pattern, it also sweeps the keys that match
 // it.
-func (s *sweeper) lookAtOverridden(ctx context.Context, targets map[string]struct{}) error {
+func (s *sweeper) sweepOverridden(ctx context.Context, targets map[string]struct{}) error {
 	var patterns []func(key string) bool
 	fields := map[int][]string{} // partition → what to look at
 	for target := range targets {
@@ -127,33 +127,33 @@ func (s *sweeper) lookAtOverridden(ctx context.Context, targets map[string]struc
 		}
 	}
 	for p, list := range fields {
-		if err := s.lookAll(ctx, p, list); err != nil {
+		if err := s.sweepAll(ctx, p, list); err != nil {
 			return err
 		}
 	}
 	if len(patterns) == 0 {
 		return nil
 	}
-	return s.lookAtPatterns(ctx, func(key string) bool {
+	return s.sweepMatching(ctx, func(key string) bool {
 		return slices.ContainsFunc(patterns, func(fits func(string) bool) bool { return fits(key) })
 	})
 }
 
-// lookAtPatterns sweeps the keys that fit: those that have a level, and those that have a counter.
-func (s *sweeper) lookAtPatterns(ctx context.Context, fits func(key string) bool) error {
+// sweepMatching sweeps the keys that fit: those that have a level, and those that have a counter.
+func (s *sweeper) sweepMatching(ctx context.Context, fits func(key string) bool) error {
 	for _, p := range s.quarantine.open(ctx, s.Keys.All()) {
 		fields, err := s.Counter.Levelled(ctx, p)
 		if err != nil {
 			return err
 		}
-		var mine []string
+		var matching []string
 		for _, field := range fields {
 			if key, _, _ := strings.Cut(field, "\n"); key != "" && fits(key) {
-				mine = append(mine, overrides.Field(key))
+				matching = append(matching, overrides.Field(key))
 			}
 		}
-		slices.Sort(mine)
-		if err := s.lookAll(ctx, p, slices.Compact(mine)); err != nil {
+		slices.Sort(matching)
+		if err := s.sweepAll(ctx, p, slices.Compact(matching)); err != nil {
 			return err
 		}
 	}
@@ -167,7 +167,7 @@ const (
 	sweepLevels     = "sweeping levels"
 )
 
-// sweepOrder: a level that ends with a reservation stays until the reservation has ended.
+// sweepOrder has reservations first, because the end of a reservation can end a level that is due at the same time.
 var sweepOrder = []string{endReservations, endOverrides, sweepLevels}
 
 func kindOf(field string) string {

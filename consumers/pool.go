@@ -46,7 +46,7 @@ type Config struct {
 	Counter   *counters.Redis
 	Rules     func() *windows.Rules // with the changes of operators (windows.Under)
 	Publisher Publisher
-	// Decisions returns the decisions that subscribers find; nil: decisions that were overwritten stay overwritten.
+	// Decisions returns the decisions that subscribers find; nil: decisions that were overwritten are not corrected.
 	Decisions Decisions
 	Metrics   *Metrics // required
 	// Activity records what is folded by key, and how many keys are throttled; nil: nothing is recorded.
@@ -68,13 +68,13 @@ type Config struct {
 	// Retention is how long events are kept; default stream.DefaultRetention.
 	Retention time.Duration
 	// SweepEvery bounds the wait between sweeps; default 100ms. No level ends later than that. While no key
-	// has a level, the wait is the shortest hold of the rules, up to 1s. So a reservation shorter than 1s may be
-	// settled up to 1s late.
+	// has a level, the wait is the shortest hold of the rules, up to 1s. So a reservation shorter than 1s may expire
+	// up to 1s late.
 	SweepEvery time.Duration
 	// LockTTL is how long other relays wait for the partitions of a relay that died; default 3s.
 	LockTTL time.Duration
 	// QuarantineFor is how long a partition stays quarantined before it is examined again; default 2s. A partition is
-	// quarantined if one of its own keys is of another type than ours.
+	// quarantined if one of its own keys has the wrong type.
 	QuarantineFor time.Duration
 	// GaugesEvery is how often the streams are measured; default 5s.
 	GaugesEvery time.Duration
@@ -122,7 +122,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.MaxBatch < 1 || c.Block < 0 || c.MinIdle < 0 || c.SweepEvery < 0 || c.LockTTL < 0 || c.QuarantineFor < 0 ||
 		c.CompareEvery < 0 || c.DrainTimeout < 0 {
-		return c, fmt.Errorf("consumers: a bound below zero in the configuration")
+		return c, fmt.Errorf("consumers: MaxBatch or a duration is negative in the configuration")
 	}
 	if c.MaxBatch > LargestBatch {
 		return c, fmt.Errorf("consumers: MaxBatch is %d, expected at most %d", c.MaxBatch, LargestBatch)
@@ -137,9 +137,9 @@ type shared struct {
 	outages    *outages
 	quarantine *quarantine
 	dead       *deadLetters
-	turns      []sync.Mutex // of the partitions
+	turns      []sync.Mutex // partition → the lock of inTurn
 	locks      *locks
-	shards     [][]int // the partitions of each: on a Cluster, one server may be down alone
+	shards     [][]int // the partitions of each shard: on a Cluster, one server may be down while others answer
 }
 
 // inTurn makes all code that examines the levels of one partition by the rules run one after another within this
@@ -175,7 +175,7 @@ func NewPool(c Config) (*Pool, error) {
 	all.dead = &deadLetters{all}
 	all.locks = &locks{shared: all, holds: map[int]*heldLock{}}
 	sweeper := newSweeper(all)
-	all.quarantine.back = sweeper.Recheck // the rules may have changed during the quarantine
+	all.quarantine.onEnd = sweeper.Recheck // the rules may have changed during the quarantine
 	return &Pool{
 		all: all, worker: &worker{shared: all, overridden: &sweeper.overridden, raised: sweeper.raised},
 		sweeper: sweeper, relay: &relay{all}, comparer: &comparer{all},
@@ -190,7 +190,7 @@ func (p *Pool) Recheck() { p.sweeper.Recheck() }
 // Run works until ctx ends, then stops in this order: it stops reading, folds the batches that it holds, and
 // publishes the transitions that these folds wrote to the outbox. All of this is within one drain timeout.
 func (p *Pool) Run(ctx context.Context) {
-	work, cancel := lingering(ctx, p.all.DrainTimeout-p.all.releaseTime())
+	work, cancel := drainContext(ctx, p.all.DrainTimeout-p.all.releaseTime())
 	defer cancel()
 	relayCtx, stopRelay := context.WithCancel(work)
 	defer stopRelay()
@@ -198,7 +198,7 @@ func (p *Pool) Run(ctx context.Context) {
 	defer stopLocks()
 	var rest, relay, locks sync.WaitGroup
 	locks.Go(func() { p.all.locks.run(lockCtx) })
-	for _, parts := range p.all.shards { // a fold is tried until it succeeds, so each has its own loops
+	for _, parts := range p.all.shards { // separate loops, because a fold is tried until its server answers
 		relay.Go(func() { p.relay.run(relayCtx, work, parts) })
 		rest.Go(func() { p.worker.run(ctx, work, parts) })
 		rest.Go(func() { p.worker.takeOver(ctx, work, parts) })

@@ -11,14 +11,14 @@ import (
 	"github.com/streamcounter/streamcounter/internal/redisclient"
 )
 
-// quarantine records the partitions whose own keys are of another type than ours (for example a string in place of a
-// stream). A command over several partitions fails because of one such partition, and a fold there fails for every
-// event. So no part of the Pool works on these partitions: none of their events becomes a dead letter or is lost, and
+// quarantine records the partitions that have a key of the wrong type (for example a string in place of a stream). A
+// command over several partitions fails because of one such partition, and a fold there fails for every event. So
+// no part of the Pool works on these partitions: none of their events becomes a dead letter or is lost, and
 // the other partitions do not wait. Events that were read stay pending, and are claimed when somebody has fixed the
 // key.
 type quarantine struct {
 	*shared
-	back func() // called when a partition is no longer quarantined
+	onEnd func() // called when a partition is no longer quarantined
 
 	mu    sync.Mutex
 	until map[int]time.Time // partition → when to look again
@@ -76,8 +76,8 @@ func (q *quarantine) examine(ctx context.Context, parts ...int) (quarantined boo
 	return quarantined, err
 }
 
-// explains reports whether err is about keys of these partitions that are not ours. Then such a partition is
-// quarantined, and the other partitions need not wait.
+// explains reports whether Redis refused a command because a key of these partitions has the wrong type. That partition
+// is then quarantined, and the other partitions need not wait.
 func (q *quarantine) explains(ctx context.Context, err error, parts ...int) bool {
 	if !redisclient.IsRefusal(err) {
 		return false
@@ -106,6 +106,6 @@ func (q *quarantine) end(p int) {
 	if before {
 		q.Metrics.quarantined.WithLabelValues(label(p)).Set(0)
 		q.Log.Info("a partition is no longer quarantined", "partition", p)
-		q.back()
+		q.onEnd()
 	}
 }

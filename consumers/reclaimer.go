@@ -10,7 +10,7 @@ import (
 	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
-// retireEvery is how many rounds pass between two searches for consumers that are gone, which are not urgent.
+// retireEvery is how many rounds pass between two searches for consumers that are gone. This search is not urgent.
 const retireEvery = 10
 
 // claim returns pending events of partition p, from cursor on, like eventlog.Reader.Claim.

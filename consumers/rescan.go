@@ -28,21 +28,21 @@ func (c *ruleChanges) add(rules *windows.Rules) {
 	signal(c.some)
 }
 
-// take returns two functions. changed reports whether other rules applied to a key at any time since the last done;
-// it is nil if the rules were the same. Call done when all such keys have been examined.
+// take returns two functions. changed reports whether other rules applied to a key at any time since done was last
+// called; it is nil if the rules were the same. Call done when all such keys have been examined.
 func (c *ruleChanges) take() (changed func(key string) bool, done func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := len(c.since)
-	var any []func(key string) bool
+	var tests []func(key string) bool
 	for _, rules := range c.since {
 		if one := rules.Changed(c.scanned); one != nil {
-			any = append(any, one)
+			tests = append(tests, one)
 		}
 	}
-	if any != nil {
+	if tests != nil {
 		changed = func(key string) bool {
-			return slices.ContainsFunc(any, func(one func(string) bool) bool { return one(key) })
+			return slices.ContainsFunc(tests, func(one func(string) bool) bool { return one(key) })
 		}
 	}
 	return changed, func() {
@@ -79,7 +79,7 @@ func (s *sweeper) sweepWhere(ctx context.Context, changed func(key string) bool,
 		keys := waiting[p]
 		waiting[p] = nil
 		began := time.Now()
-		if err := s.lookAll(ctx, p, keys); err != nil {
+		if err := s.sweepAll(ctx, p, keys); err != nil {
 			return err
 		}
 		pause.For(ctx, time.Since(began))

@@ -20,21 +20,21 @@ import (
 // changed.
 type sweeper struct {
 	*shared
-	held    *reservations.Store
-	recheck chan struct{} // examine all keys that have a level
-	left    remaining     // the keys of that round that are not examined yet
+	reservations *reservations.Store
+	recheck      chan struct{} // starts a round: examine all keys that have a level
+	round        round
 
 	changes    ruleChanges // find other keys that are over a new limit (rescan.go)
-	overridden overridden  // examine keys for which an operator set something
+	overridden overridden  // examine keys whose override changed
 
 	// raised gets a signal when a fold of this process changes a level. The level of an old event may end soon.
 	raised chan struct{}
-	// longest bounds the wait while no key has a level.
-	longest time.Duration
+	// maxIdleWait bounds the wait while no key has a level.
+	maxIdleWait time.Duration
 
-	// patience bounds the wait after a failed pass. It is short if servers other than the one that failed hold
-	// partitions too.
-	patience time.Duration
+	// maxRetryWait bounds the wait after a failed pass. It is short if there are several servers, because partitions of
+	// servers that answer wait too.
+	maxRetryWait time.Duration
 }
 
 // sweepStep is how many keys one script call examines, which takes a few ms at most. After sweepSteps such calls the
@@ -42,13 +42,13 @@ type sweeper struct {
 const sweepStep, sweepSteps = 100, 100
 
 func newSweeper(all *shared) *sweeper {
-	s := &sweeper{shared: all, held: reservations.New(all.Counter), recheck: make(chan struct{}, 1),
-		raised: make(chan struct{}, 1), longest: time.Second, patience: longestWait,
+	s := &sweeper{shared: all, reservations: reservations.New(all.Counter), recheck: make(chan struct{}, 1),
+		raised: make(chan struct{}, 1), maxIdleWait: time.Second, maxRetryWait: longestWait,
 		changes:    ruleChanges{scanned: all.Rules(), some: make(chan struct{}, 1)},
 		overridden: overridden{some: make(chan struct{}, 1)}}
 	s.noteOverridden(s.Rules())
 	if len(s.shards) > 1 {
-		s.patience = s.SweepEvery
+		s.maxRetryWait = s.SweepEvery
 	}
 	return s
 }
@@ -113,12 +113,12 @@ func (s *sweeper) run(ctx context.Context) {
 			s.outages.note("releasing throttles", 0, err)
 		}
 		if err != nil && ctx.Err() == nil {
-			next = max(next, wait.grow(s.patience))
+			next = max(next, wait.grow(s.maxRetryWait))
 		} else {
 			wait.reset()
 		}
 		recheck := s.recheck
-		if s.left.some() {
+		if s.round.unfinished() {
 			recheck = nil // start a new round only when this one is over
 		}
 		raised := s.raised
@@ -131,31 +131,31 @@ func (s *sweeper) run(ctx context.Context) {
 		case <-raised:
 			pause.For(ctx, s.SweepEvery)
 		case <-recheck:
-			s.left.parts = slices.Clone(s.quarantine.open(ctx, s.Keys.All()))
+			s.round.parts = slices.Clone(s.quarantine.open(ctx, s.Keys.All()))
 		case <-ctx.Done():
 		}
 		timer.Stop()
 	}
 }
 
-// remaining is the rest of a round over all keys that have a level.
-type remaining struct {
+// round is what remains of a round over all keys that have a level.
+type round struct {
 	parts []int // partitions whose keys are not listed yet
 	p     int
 	keys  []string // of partition p
 }
 
-func (r *remaining) some() bool { return len(r.parts) > 0 || len(r.keys) > 0 }
+func (r *round) unfinished() bool { return len(r.parts) > 0 || len(r.keys) > 0 }
 
 // turn sweeps the keys that are due, and then one step of what remains of a round. So a release that is due never
 // waits for more than one step. It returns how long to wait for the next turn.
 func (s *sweeper) turn(ctx context.Context) (time.Duration, error) {
 	next, failed := s.pass(ctx)
-	if !s.left.some() {
+	if !s.round.unfinished() {
 		return next, failed
 	}
 	if err := s.step(ctx); err != nil {
-		signal(s.recheck) // a whole round again
+		signal(s.recheck) // start a new round
 		failed = errors.Join(failed, fmt.Errorf("re-examining keys after a change of rules: %w", err))
 	}
 	return 0, failed
@@ -164,7 +164,7 @@ func (s *sweeper) turn(ctx context.Context) (time.Duration, error) {
 // step examines the next keys of a round. It lists all keys of a partition before it examines the first one, because
 // examining keys changes their order in the list.
 func (s *sweeper) step(ctx context.Context) (err error) {
-	r := &s.left
+	r := &s.round
 	if len(r.keys) == 0 {
 		r.p, r.parts = r.parts[0], r.parts[1:]
 		r.keys, err = s.Counter.Levelled(ctx, r.p)
@@ -172,7 +172,7 @@ func (s *sweeper) step(ctx context.Context) (err error) {
 	if err == nil {
 		step := r.keys[:min(len(r.keys), sweepStep)]
 		r.keys = r.keys[len(step):]
-		err = s.look(ctx, r.p, step)
+		err = s.sweepRecords(ctx, r.p, step)
 	}
 	if err == nil {
 		return nil
@@ -202,7 +202,7 @@ func (s *sweeper) pass(ctx context.Context) (time.Duration, error) {
 	}
 	next := s.SweepEvery
 	if len(due) == 0 && failed == nil {
-		next = s.whileNoLevel()
+		next = s.idleWait()
 	}
 	for p, n := range due {
 		if n.DueMs > n.NowMs {
@@ -217,10 +217,10 @@ func (s *sweeper) pass(ctx context.Context) (time.Duration, error) {
 	return next, failed
 }
 
-// whileNoLevel returns the wait while no key has a level. Another process may raise a level during the wait. That
+// idleWait returns the wait while no key has a level. Another process may raise a level during the wait. That
 // level lasts at least for the hold of its rule, so it does not end before the next pass.
-func (s *sweeper) whileNoLevel() time.Duration {
-	wait := s.longest
+func (s *sweeper) idleWait() time.Duration {
+	wait := s.maxIdleWait
 	for _, r := range s.Rules().List() {
 		if !r.Unlevelled {
 			wait = min(wait, r.Hold)
@@ -235,7 +235,7 @@ func (s *sweeper) sweep(ctx context.Context, p int, now int64) error {
 		if err != nil {
 			return err
 		}
-		if err := s.look(ctx, p, keys); err != nil {
+		if err := s.sweepRecords(ctx, p, keys); err != nil {
 			return err
 		}
 		if len(keys) < sweepStep {
@@ -245,19 +245,19 @@ func (s *sweeper) sweep(ctx context.Context, p int, now int64) error {
 	return nil
 }
 
-// lookAll sweeps records of a partition step by step. It is no error if the partition is quarantined.
-func (s *sweeper) lookAll(ctx context.Context, p int, fields []string) error {
+// sweepAll sweeps records of a partition step by step. It is no error if the partition is quarantined.
+func (s *sweeper) sweepAll(ctx context.Context, p int, fields []string) error {
 	for step := range slices.Chunk(fields, sweepStep) {
-		if err := s.look(ctx, p, step); err != nil && !s.quarantine.explains(ctx, err, p) {
+		if err := s.sweepRecords(ctx, p, step); err != nil && !s.quarantine.explains(ctx, err, p) {
 			return err
 		}
 	}
 	return nil
 }
 
-// look sweeps some records of a partition, one kind after the other. If Redis refuses one kind, look still sweeps the
-// others.
-func (s *sweeper) look(ctx context.Context, p int, fields []string) (failed error) {
+// sweepRecords sweeps up to sweepStep records of a partition, one kind after the other. If Redis refuses one kind, it
+// still sweeps the others.
+func (s *sweeper) sweepRecords(ctx context.Context, p int, fields []string) (failed error) {
 	kinds := map[string][]string{}
 	for _, field := range fields {
 		kind := kindOf(field)
@@ -265,18 +265,18 @@ func (s *sweeper) look(ctx context.Context, p int, fields []string) (failed erro
 	}
 	for _, kind := range sweepOrder {
 		if list := kinds[kind]; len(list) > 0 {
-			failed = errors.Join(failed, s.lookAt(ctx, p, kind, list))
+			failed = errors.Join(failed, s.sweepKind(ctx, p, kind, list))
 		}
 	}
 	return failed
 }
 
-// lookAt sweeps records of one kind. If Redis refuses this, although the partition is not quarantined, they are due
-// again later. So neither other records nor other partitions wait for them.
-func (s *sweeper) lookAt(ctx context.Context, p int, kind string, fields []string) error {
+// sweepKind sweeps records of one kind. If Redis refuses this, although the partition is not quarantined, the records
+// are made due again later. So neither other records nor other partitions wait for them.
+func (s *sweeper) sweepKind(ctx context.Context, p int, kind string, fields []string) error {
 	var corrupt int64
 	err := s.inTurn(p, func(rules *windows.Rules) (err error) {
-		_, corrupt, err = s.held.Sweep(ctx, p, rules, fields)
+		_, corrupt, err = s.reservations.Sweep(ctx, p, rules, fields)
 		return err
 	})
 	step := kind + " of partition " + label(p)

@@ -42,15 +42,15 @@ func TestDueReleasesGoFirst(t *testing.T) {
 	for i := range levelled {
 		take(fmt.Sprint("long:", i))
 	}
-	s.left.parts = keys.All()
+	s.round.parts = keys.All()
 	turns := 0
-	for ; s.left.some() && turns <= levelled; turns++ {
+	for ; s.round.unfinished() && turns <= levelled; turns++ {
 		take("short:1")
 		now.Add(5000) // its window and its hold are over
-		before := len(s.left.keys)
+		before := len(s.round.keys)
 		_, err := s.turn(ctx)
 		testkit.Must(t, err)
-		if looked := before - len(s.left.keys); looked > sweepStep {
+		if looked := before - len(s.round.keys); looked > sweepStep {
 			t.Fatalf("one turn looked at %d keys again, expected %d at most", looked, sweepStep)
 		}
 		standing, err := s.Counter.Levelled(ctx, keys.Partition("short:1"))
@@ -169,7 +169,7 @@ func TestALevelOfAnOldEvent(t *testing.T) {
 	pool, _, now := sweeping(t, &windows.Rule{Name: "r", Match: "*", Hold: time.Minute,
 		Windows: []windows.Window{{Limit: 1, Per: 10 * time.Minute}}})
 	s, looked := pool.sweeper, make(chan struct{}, 1)
-	s.longest = time.Hour
+	s.maxIdleWait = time.Hour
 	s.Counter.Now = func() int64 {
 		signal(looked)
 		return now.Load()

@@ -5,7 +5,7 @@ import "slices"
 // Algorithm is a way to count. Its script is the file of its name.
 type Algorithm struct {
 	Name    string // as in a rule
-	Form    string // of its counters in Redis: a word in their names
+	Form    string // of its counters in Redis: a part of their names
 	Promise Promise
 	inForce bool // its hook in_force (plan.lua) adds two integers to each state of a key
 }

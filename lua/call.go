@@ -43,8 +43,8 @@ const (
 	busyFor      = time.Second
 )
 
-// functionOf has the function of each operation; the others have writes. Some run even if memory is full, because they
-// free memory or must not wait for it. A fold reads events that are in memory already, and allows them to be trimmed.
+// functionOf: operation → function; others use writes. Some run even if memory is full, because they free memory or
+// must not wait for it. A fold reads events that are in memory already, and allows them to be trimmed.
 var functionOf = map[string]function{"peek": looks, "fold": frees, "sweep": frees, "reset": frees, "settle": frees,
 	"lock": frees, "expire-overrides": frees, "override": frees, "deadletter": frees, "gap": frees, "retire": frees}
 
@@ -102,7 +102,7 @@ func (s *Caller) run(ctx context.Context, op string, as function, plans []*Plan,
 }
 
 // errNoFunctions: the server has not accepted the library. notLoaded has set how long calls run as scripts then.
-var errNoFunctions = errors.New("the server takes no library")
+var errNoFunctions = errors.New("the server does not accept the library")
 
 // mayFallBack reports whether a call has not run because the server has no such function. If so, it sets how long
 // calls run as scripts.
@@ -115,19 +115,19 @@ func (s *Caller) mayFallBack(err error) bool {
 	case isNotFound(err):
 		// A node to which a slot is being moved has no library, and the library cannot be loaded with a key
 		// of that slot. Or a foreign library has the same name.
-		s.refused(busyFor)
+		s.useScriptsFor(busyFor)
 	case isUnknownCommand(err):
 		s.plain.Store(true)
-		s.refused(unknownFor)
+		s.useScriptsFor(unknownFor)
 	case mayNotCall(err):
-		s.refused(forbiddenFor)
+		s.useScriptsFor(forbiddenFor)
 	default:
 		return false
 	}
 	return true
 }
 
-func (s *Caller) refused(d time.Duration) { s.noFunctions.Store(time.Now().Add(d).UnixMilli()) }
+func (s *Caller) useScriptsFor(d time.Duration) { s.noFunctions.Store(time.Now().Add(d).UnixMilli()) }
 
 // callOn calls a function on a server, or on the master of a Cluster that has the first key. If the library is not
 // there, callOn loads it and calls once more.
@@ -173,7 +173,7 @@ func (s *Caller) Prepare(ctx context.Context, plans []*Plan) {
 		s.prepared.Store(true)
 	case isUnknownCommand(err):
 		s.plain.Store(true)
-		s.refused(unknownFor)
+		s.useScriptsFor(unknownFor)
 		compiled := map[*redis.Script]bool{}
 		for _, p := range plans {
 			for _, op := range []string{"check", "fold"} {
@@ -187,11 +187,11 @@ func (s *Caller) Prepare(ctx context.Context, plans []*Plan) {
 	}
 }
 
-// prepare loads the library on one server, if it is not there, and calls it once: the first call runs all of its code.
+// prepare loads the library on one server, if it is not there, and calls it once, because the first call sets it up.
 func (s *Caller) prepare(ctx context.Context, c redis.Cmdable) error {
 	_, err := s.callOn(ctx, c, looks, nil, []any{"none"})
 	if mayNotCall(err) {
-		s.refused(forbiddenFor)
+		s.useScriptsFor(forbiddenFor)
 	}
 	if hasPrefix(err, "ERR no operation") || errors.Is(err, errNoFunctions) {
 		return nil
@@ -226,9 +226,9 @@ func (s *Caller) notLoaded(err error) error {
 	case !errors.As(err, &answered):
 		return err
 	case hasPrefix(err, "NOPERM"):
-		s.refused(forbiddenFor)
+		s.useScriptsFor(forbiddenFor)
 	default:
-		s.refused(busyFor)
+		s.useScriptsFor(busyFor)
 	}
 	return errNoFunctions
 }
@@ -247,7 +247,7 @@ func hasPrefix(err error, prefix string) bool {
 	return errors.As(err, &answered) && strings.HasPrefix(answered.Error(), prefix)
 }
 
-var scripts sync.Map // its text's head/operation/algorithms → *redis.Script
+var scripts sync.Map // first line, operation and algorithms → *redis.Script
 
 // script returns the operation as a script. The script's first line has the flags of the function.
 func (s *Caller) script(op string, as function, plans []*Plan) *redis.Script {

@@ -80,7 +80,7 @@ var Library = sync.OnceValue(func() (l struct{ Name, Text string }) {
 	return l
 })
 
-// order returns the names of all files: first those that are no blocks, then the algorithms and operations.
+// order returns the names of all files: first those that others include, then the blocks (algorithms and operations).
 func order() (first []string) {
 	var last []string
 	for _, name := range slices.Sorted(maps.Keys(files)) {

@@ -17,8 +17,8 @@ type Plan struct {
 // Meter is one key of Redis, in which an algorithm counts some windows of a plan.
 type Meter struct {
 	Algorithm string `json:"algorithm"`
-	// Setting is one number for the algorithm. The logs: how often they are trimmed and their expiry is renewed, in ms,
-	// 0 at each write. Buckets: how many. Distinct: how many values are kept. Others: unused.
+	// Setting has a meaning per algorithm. Logs: after how many ms they are trimmed and their expiry is renewed; 0: at
+	// each write. Buckets: the number of buckets. Distinct: how many values are kept. Others do not use it.
 	Setting int64 `json:"setting"`
 	// SpanMs is the longest window.
 	SpanMs int64 `json:"span"`
@@ -31,7 +31,7 @@ type Meter struct {
 // Rule is a rule of a plan. The rule that decides is the first, then come the shadow rules.
 type Rule struct {
 	Name      string   `json:"name"`
-	Algorithm string   `json:"algorithm"` // what counts it, as a word: if it has changed, levels are evaluated again
+	Algorithm string   `json:"algorithm"` // identifies its algorithms; if it changes, levels are evaluated again
 	HoldMs    int64    `json:"hold"`
 	Shadow    bool     `json:"shadow,omitempty"`
 	Windows   []Window `json:"windows"`
@@ -41,7 +41,7 @@ type Rule struct {
 type Window struct {
 	Ms    int64 `json:"ms"`
 	Limit int64 `json:"limit"`
-	// Steps are its levels, rising: for each, the percentage and the number of units at which it begins.
+	// Steps are its levels, ascending: for each, the percentage and the number of units at which it begins.
 	Steps []int64 `json:"steps,omitempty"`
 	// InFlight windows count only reserved units. Ms is how long a unit can be reserved at most.
 	InFlight bool `json:"in_flight,omitempty"`

@@ -23,10 +23,9 @@ const DefaultRetention = 10 * time.Minute
 const MinRetention = time.Second
 
 // Log appends events. Its client must not retry (MaxRetries: -1; on a Cluster
-// NewCluster): after a lost reply, a retry would append an event twice, without an error. It must keep to the
-// deadlines of contexts (ContextTimeoutEnabled: true). Each append trims
-// what is older than the retention by this machine's clock: one that is ahead by as much as the retention would
-// delete unread events.
+// NewCluster): after a lost reply, a retry would append an event twice, without an error. The client must keep to
+// the deadlines of contexts (ContextTimeoutEnabled: true). Each append trims events that are older than the retention
+// by this machine's clock. If that clock is ahead by as much as the retention, appends delete unread events.
 type Log struct {
 	redis     redis.UniversalClient
 	keys      *Keys
@@ -124,7 +123,7 @@ func (l *Log) append(ctx context.Context, items []item) Outcome {
 	out := outcomeOf(slices.Concat(byPartition...), cmds)
 	if out.Err == nil && execErr != nil {
 		// Every event was appended, but an expiry was not set. The next append sets it.
-		out.Err = fmt.Errorf("events appended, their expiry not renewed: %w", execErr)
+		out.Err = fmt.Errorf("events were appended, but their expiry was not renewed: %w", execErr)
 	}
 	return out
 }

@@ -21,7 +21,7 @@ func (l *Log) Once(ctx context.Context, key, fingerprint string) (same bool, err
 	name := l.keys.Appended(l.keys.Partition(key), key)
 	first, err := l.redis.SetNX(ctx, name, fingerprint, l.retention).Result()
 	if err != nil {
-		return false, fmt.Errorf("noting an idempotency key: %w", err)
+		return false, fmt.Errorf("recording an idempotency key: %w", err)
 	}
 	if first {
 		return true, nil

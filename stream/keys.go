@@ -86,8 +86,8 @@ func (k *Keys) Holds(p int, key string) string { return k.tags[p] + "holds:" + k
 // Relay is the lock of the one relay that publishes a partition's outbox.
 func (k *Keys) Relay(p int) string { return k.tags[p] + "relay" }
 
-// Counter is the state of one key in partition p; form is the algorithm's
-// word in the name ("log" for the sliding log).
+// Counter is the state of one key in partition p; form identifies the algorithm
+// in the name ("log" for the sliding log).
 func (k *Keys) Counter(p int, form, key string) string { return k.tags[p] + form + ":" + key }
 
 // Meta is the hash with the values that must not change while the prefix is in use, and the rules in use.

@@ -16,7 +16,7 @@ const Version = 1
 
 // ErrMismatch means that the prefix is in use with another number of partitions
 // or another version of the contract.
-var ErrMismatch = errors.New("prefix is in use otherwise")
+var ErrMismatch = errors.New("prefix is in use with other settings")
 
 // metaField is a number that is recorded when a prefix is first used.
 type metaField struct {
@@ -61,9 +61,9 @@ func CheckMeta(ctx context.Context, c redis.Cmdable, k *Keys) error {
 	return nil
 }
 
-// Verify compares the log's numbers with those of the prefix until they were equal once: nobody reads what is appended
-// to further partitions. Append calls it; call it before to find a mistake at the start. Until the first work or serve
-// there is nothing to compare. A user who may not read the numbers appends without.
+// Verify compares the log's numbers with those of the prefix until they were equal once: nobody reads events in
+// partitions that the workers do not have. Append calls it; call it at the start to find a mistake early. Until the
+// first work or serve there is nothing to compare. A user who may not read the numbers appends without this check.
 func (l *Log) Verify(ctx context.Context) error {
 	if l.verified.Load() {
 		return nil

@@ -46,7 +46,7 @@ type Producer struct {
 	sending int
 	taken   uint64        // events ever taken
 	sent    uint64        // how many of them have been flushed; they are flushed in order
-	asked   int           // how many calls of Flush wait
+	waiting int           // how many calls of Flush wait
 	room    chan struct{} // closed and replaced when a flush has made room
 	closed  bool
 	until   context.Context // ends every flush that begins: Close sets its own
@@ -145,8 +145,8 @@ func (p *Producer) Again(refused ...api.Event) error {
 func (p *Producer) Flush(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.asked++
-	defer func() { p.asked-- }()
+	p.waiting++
+	defer func() { p.waiting-- }()
 	for before := p.taken; p.sent < before; {
 		room := p.room
 		p.mu.Unlock()
@@ -185,7 +185,7 @@ func (p *Producer) Close(ctx context.Context) error {
 	return p.takeFailure()
 }
 
-// endFlush ends the flush that is on its way. Flushes that begin after Close have its context.
+// endFlush ends the flush that is under way. Flushes that begin after Close have the context of Close.
 func (p *Producer) endFlush() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -212,7 +212,7 @@ func (p *Producer) run() {
 	defer close(p.done)
 	for {
 		p.mu.Lock()
-		held, closed, asked := len(p.queue), p.closed, p.asked
+		held, closed, waiting := len(p.queue), p.closed, p.waiting
 		p.mu.Unlock()
 		if held == 0 {
 			if closed {
@@ -221,7 +221,7 @@ func (p *Producer) run() {
 			<-p.wake
 			continue
 		}
-		if p.config.Linger > 0 && held < p.config.MaxBatch && !closed && asked == 0 {
+		if p.config.Linger > 0 && held < p.config.MaxBatch && !closed && waiting == 0 {
 			p.linger()
 		}
 		p.flush()
@@ -239,7 +239,7 @@ func (p *Producer) linger() {
 			return
 		case <-p.wake:
 			p.mu.Lock()
-			enough := len(p.queue) >= p.config.MaxBatch || p.closed || p.asked > 0
+			enough := len(p.queue) >= p.config.MaxBatch || p.closed || p.waiting > 0
 			p.mu.Unlock()
 			if enough {
 				return

@@ -17,7 +17,7 @@ import (
 func (l *Log) appendUntil(ctx context.Context, items []item, pause func(ctx context.Context,
 	attempt int) bool) Outcome {
 	out := l.append(ctx, items)
-	settled := out.withoutIDs()
+	total := out.withoutIDs()
 	unknown := map[identity]bool{} // sent without a reply at least once
 	for attempt := 1; ; attempt++ {
 		var again []item
@@ -44,9 +44,9 @@ func (l *Log) appendUntil(ctx context.Context, items []item, pause func(ctx cont
 		if len(next.Unknown) > 0 && !errors.Is(next.Err, api.ErrOutcomeUnknown) {
 			next.Err = fmt.Errorf("%w: %w", api.ErrOutcomeUnknown, next.Err)
 		}
-		settled.Appended += next.Appended
-		settled.Entries += next.Entries
-		out = settled.with(next)
+		total.Appended += next.Appended
+		total.Entries += next.Entries
+		out = total.with(next)
 	}
 }
 

@@ -39,8 +39,8 @@ func (r *Rule) CountedAnew(before *Rule) (list []Window) {
 	return list
 }
 
-// Kept returns how far back the data of a window reach that the rule `before` has stored. It returns 0 if that rule
-// has stored no data for the window, or if the window's algorithm keeps separate data for each window.
+// Kept returns how far back in time the data reach that the rule `before` has stored for a window. It returns 0 if that
+// rule has stored no data for the window, or if the window's algorithm keeps separate data for each window.
 func (r *Rule) Kept(before *Rule, w Window) (kept time.Duration) {
 	algorithm := r.AlgorithmOf(w)
 	if !lua.IsExact(algorithm) && algorithm != lua.Distinct {

@@ -85,11 +85,11 @@ func (w Window) valueOf() valueOf { return valueOf{w.Distinct, w.Normalize, w.Ha
 
 // CanCount reports whether the window, which is Distinct, can count the value.
 func (w Window) CanCount(value string) bool {
-	_, err := w.valueOf().of(value)
+	_, err := w.valueOf().convert(value)
 	return err == nil
 }
 
-// form returns its word in the names of keys in Redis.
+// form returns the part of the names of keys in Redis that identifies the meter.
 func (v valueOf) form() string {
 	form := "distinct-" + v.field
 	if words := v.normalize.String(); words != "" {
@@ -101,8 +101,8 @@ func (v valueOf) form() string {
 	return form
 }
 
-// of returns the value as it is counted.
-func (v valueOf) of(text string) (string, error) {
+// convert returns the text of a value as it is counted: normalized and hashed.
+func (v valueOf) convert(text string) (string, error) {
 	if !utf8.ValidString(text) { // ToLower would make it valid
 		return text, api.ValidateValue(v.field, text)
 	}
@@ -137,7 +137,7 @@ func (p *Plan) Values(field func(name string) string) (list []string, err error)
 		if text == "" && !needed {
 			continue
 		}
-		value, bad := v.of(text)
+		value, bad := v.convert(text)
 		switch {
 		case bad == nil:
 			list[i] = value

@@ -50,7 +50,7 @@ func (r *Rule) validateLease() *fault {
 	for i, w := range r.Windows {
 		if w.Distinct != "" {
 			return &fault{"lease", fmt.Sprintf("windows[%d].distinct", i),
-				"lease beside distinct: each value must be looked up in Redis; want one of both"}
+				"lease beside distinct: each value must be looked up in Redis; want only one of the two"}
 		}
 		if r.Lease > w.Per {
 			return &fault{"lease", fmt.Sprintf("windows[%d].per", i), fmt.Sprintf(

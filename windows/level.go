@@ -23,8 +23,8 @@ func (r *Rule) steps(w Window) (steps []int64) {
 	return append(steps, int64(api.LevelThrottled), w.Limit)
 }
 
-// countedBy returns a word for the way in which the rule's windows are counted. If the word changes, levels are
-// evaluated again, because another algorithm does not count the same units.
+// countedBy identifies how the rule's windows are counted: by the name of the algorithm, or by a checksum if there are
+// several. After a change, levels are evaluated again, because another algorithm does not count the same units.
 func (r *Rule) countedBy() string {
 	beside := r.meterOptions()
 	if list := r.Algorithms(); len(list) == 1 && len(beside) == 0 {

@@ -30,7 +30,7 @@ func (r *Rule) localStates(counted []api.WindowState) []api.WindowState {
 	return slices.DeleteFunc(r.mark(states), func(s api.WindowState) bool { return s.Distinct != "" })
 }
 
-// LocalNote says what LocalState leaves out; empty: nothing.
+// LocalNote returns in words what LocalState leaves out; empty if it leaves out nothing.
 func (p *Plan) LocalNote() string {
 	if p.Live == nil || !p.Live.distinct() {
 		return ""

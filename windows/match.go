@@ -18,7 +18,7 @@ import (
 type Rules struct {
 	list  []*Rule
 	named map[string]*Rule // name → rule
-	known map[*Rule]known
+	info  map[*Rule]ruleInfo
 
 	// The index: the literals that patterns begin with, sorted, and for each literal its
 	// patterns. With n literals a key costs log n comparisons, and then only the patterns
@@ -26,33 +26,33 @@ type Rules struct {
 	literals []string
 	branches []branch
 
-	withShadow *made[shadowStep] // the plans with one more shadow rule
-	warnings   []error           // of Parse
+	withShadow *planCache[shadowStep] // the plans with one more shadow rule
+	warnings   []error                // of Parse
 
 	under             // With
 	values    bool    // a rule counts values
 	fromEntry []*Rule // see WithValueFrom
 }
 
-// known is what the rules of a file know of one of them.
-type known struct {
+// ruleInfo is what Rules stores for each of its rules.
+type ruleInfo struct {
 	alone *Plan // the plan with only this rule
 	place int   // in the file
 }
 
-// branch belongs to the literal at the same position. Its tries are in file order. Those
-// of its parents are not among them: copies would take memory by the square.
+// branch belongs to the literal at the same position. Its candidates are in file order. It has no copies
+// of its parents' candidates: their memory would grow with the square of the number of rules.
 type branch struct {
-	parent  int    // the longest other literal that this one begins with, or -1
-	tries   []*try // of these and the parents' tries, the first in file order that fits decides
-	shadows []*try // all that fit are evaluated
+	parent  int          // the longest other literal that this one begins with, or -1
+	live    []*candidate // of these and the parents', the first in file order that fits applies; Exclusive ones too
+	shadows []*candidate // all that fit are evaluated
 
-	above    int  // the first place in the file of a parent's try; math.MaxInt: there is none
+	above    int  // the first place in the file of a parent's live candidate; math.MaxInt: there is none
 	shadowed bool // it or a parent has shadows
 }
 
-// try is one rule and its pattern.
-type try struct {
+// candidate is one rule and its pattern.
+type candidate struct {
 	rule  *Rule
 	plan  *Plan // the plan with only this rule
 	order int   // the rule's place in the file
@@ -82,8 +82,8 @@ func newRules(list []*Rule) (*Rules, int, *fault) {
 	if len(list) == 0 {
 		return nil, -1, faultf("", "rules is an empty list: want at least one")
 	}
-	r := &Rules{named: make(map[string]*Rule, len(list)), known: make(map[*Rule]known, len(list)),
-		withShadow: &made[shadowStep]{}, under: newUnder()}
+	r := &Rules{named: make(map[string]*Rule, len(list)), info: make(map[*Rule]ruleInfo, len(list)),
+		withShadow: &planCache[shadowStep]{}, under: newUnder()}
 	for i, given := range list {
 		if given == nil {
 			return nil, i, faultf("", "is nil")
@@ -107,14 +107,14 @@ func newRules(list []*Rule) (*Rules, int, *fault) {
 }
 
 func (r *Rules) add(rule *Rule, alone *Plan) {
-	r.named[rule.Name], r.known[rule] = rule, known{alone, len(r.list)}
+	r.named[rule.Name], r.info[rule] = rule, ruleInfo{alone, len(r.list)}
 	r.list = append(r.list, rule)
 }
 
 // Combine returns the rules of each argument in turn, under one index. It does not
 // copy the rules. It returns an error if two rules have the same name.
 func Combine(each ...*Rules) (*Rules, error) {
-	r := &Rules{named: map[string]*Rule{}, known: map[*Rule]known{}, withShadow: &made[shadowStep]{},
+	r := &Rules{named: map[string]*Rule{}, info: map[*Rule]ruleInfo{}, withShadow: &planCache[shadowStep]{},
 		under: newUnder()}
 	for _, rules := range each {
 		r.warnings = append(r.warnings, rules.warnings...)
@@ -122,7 +122,7 @@ func Combine(each ...*Rules) (*Rules, error) {
 			if r.named[rule.Name] != nil {
 				return nil, fmt.Errorf("rule %q: want each name once", rule.Name)
 			}
-			r.add(rule, rules.known[rule].alone)
+			r.add(rule, rules.info[rule].alone)
 		}
 	}
 	r.index()
@@ -137,12 +137,12 @@ func (r *Rules) Named(name string) *Rule { return r.named[name] }
 
 // PlanOf returns the plan with only this rule: the same pointer that Match returns
 // for a key that no other rule matches.
-func (r *Rules) PlanOf(rule *Rule) *Plan { return r.known[rule].alone }
+func (r *Rules) PlanOf(rule *Rule) *Plan { return r.info[rule].alone }
 
 // Match returns the plan of a key, which must be valid UTF-8. The plan has the first
 // rule in file order that fits and is no shadow, and the shadow rules that fit, wherever
-// they are in the file. It is nil if no rule fits. For the same combination of rules it is
-// the same pointer, as long as operators set nothing else for the key (With).
+// they are in the file. It is nil if no rule fits. For the same combination of rules, Match returns
+// the same pointer, unless operators set something else for the key (With).
 // It allocates only for the first key of a combination.
 func (r *Rules) Match(key string) *Plan {
 	plan, _ := r.Apply(r.match(key), key)
@@ -163,9 +163,9 @@ func (r *Rules) match(key string) *Plan {
 	if i < 0 {
 		return nil
 	}
-	var first *try
+	var first *candidate
 	for b := &r.branches[i]; ; b = &r.branches[b.parent] {
-		for _, t := range b.tries {
+		for _, t := range b.live {
 			if first != nil && first.order < t.order {
 				break
 			}
@@ -183,14 +183,14 @@ func (r *Rules) match(key string) *Plan {
 		plan = first.plan
 	}
 	if r.branches[i].shadowed && (plan == nil || !plan.exclusive()) {
-		plan = r.beside(plan, i, key)
+		plan = r.addShadows(plan, i, key)
 	}
 	return plan
 }
 
-// beside returns the plan, with the first shadow rules added that fit the key. i is the key's branch.
-func (r *Rules) beside(plan *Plan, i int, key string) *Plan {
-	var fit [MaxShadows + 1]*try // in file order; one place more than needed, to insert
+// addShadows returns the plan with the first MaxShadows shadow rules that fit the key. i is the key's branch.
+func (r *Rules) addShadows(plan *Plan, i int, key string) *Plan {
+	var fit [MaxShadows + 1]*candidate // in file order; one place more than needed, to insert
 	n := 0
 	for ; i >= 0; i = r.branches[i].parent {
 		for _, t := range r.branches[i].shadows {
@@ -224,7 +224,7 @@ func (r *Rules) beside(plan *Plan, i int, key string) *Plan {
 func (r *Rules) index() {
 	r.values = slices.ContainsFunc(r.list, (*Rule).distinct)
 	r.fromEntry = slices.DeleteFunc(slices.Clone(r.list), func(r *Rule) bool { return !r.HasValueFrom() })
-	own := map[string]*branch{} // literal → its tries
+	own := map[string]*branch{} // literal → its branch
 	for i, rule := range r.list {
 		if rule.Match == "" {
 			continue // a tier
@@ -235,11 +235,11 @@ func (r *Rules) index() {
 			b = &branch{}
 			own[pattern.Literal] = b
 		}
-		t := &try{rule, r.known[rule].alone, i, pattern}
+		t := &candidate{rule, r.info[rule].alone, i, pattern}
 		if rule.Shadow && !rule.Exclusive {
 			b.shadows = append(b.shadows, t)
 		} else {
-			b.tries = append(b.tries, t)
+			b.live = append(b.live, t)
 		}
 	}
 	r.literals = slices.Sorted(maps.Keys(own))
@@ -253,8 +253,8 @@ func (r *Rules) index() {
 		b.parent, b.above, b.shadowed = parent, math.MaxInt, len(b.shadows) > 0
 		if parent >= 0 {
 			up := r.branches[parent]
-			if b.above = up.above; len(up.tries) > 0 {
-				b.above = min(b.above, up.tries[0].order)
+			if b.above = up.above; len(up.live) > 0 {
+				b.above = min(b.above, up.live[0].order)
 			}
 			b.shadowed = b.shadowed || up.shadowed
 		}

@@ -103,7 +103,7 @@ func TestEachPatternIsStoredOnce(t *testing.T) {
 	rules := rulesOf(t, slices.Concat(patterns[1:], patterns[:1])...)
 	n := 0
 	for _, b := range rules.branches {
-		n += len(b.tries) + len(b.shadows)
+		n += len(b.live) + len(b.shadows)
 	}
 	if n != len(patterns) {
 		t.Errorf("%d patterns are stored %d times", len(patterns), n)

@@ -18,17 +18,17 @@ type option struct {
 	fields   []optionField
 	defaults func(r *Rule)        // sets zero fields to their default; nil: zero is the default
 	validate func(r *Rule) *fault // returns the first fault; nil: every value is valid
-	// state is the setting in words. Two rules behave alike exactly if their words are equal. nil: the sentence about
-	// the windows has it.
+	// state is the setting in words. Two rules behave alike if, and only if, their words are equal. nil: the sentence
+	// about the windows contains the setting.
 	state       func(r *Rule) string
-	says        func(r *Rule) bool   // whether the sentence about the rule has state
+	says        func(r *Rule) bool   // reports whether the sentence about the rule contains state
 	follows     func(r *Rule) string // the effect of a change to r, in words; nil: none
 	notReplayed func(r *Rule) string // what a replay of a log leaves out, in words; nil, or empty: nothing
 	// An option can add a meter to those of the windows. algorithm counts it, has reports whether a rule adds it, and
-	// tell adds its settings to the plan for the library.
+	// configure adds its settings to the plan for the library.
 	algorithm string
 	has       func(r *Rule) bool
-	tell      func(r *Rule, m *lua.Meter)
+	configure func(r *Rule, m *lua.Meter)
 	inForce   func(r *Rule, values []int64) api.InForce // converts the integers that its meter adds; nil: it adds none
 }
 

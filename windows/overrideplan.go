@@ -38,11 +38,11 @@ func (r *Rule) validateTier() *fault {
 
 // under has the overrides of rules.
 type under struct {
-	overrides *overrides.All    // nil: none (With)
-	changed   *made[changeStep] // the plans that overrides make of others
+	overrides *overrides.All         // nil: none (With)
+	changed   *planCache[changeStep] // the plans that overrides make of others
 }
 
-func newUnder() under { return under{changed: &made[changeStep]{}} }
+func newUnder() under { return under{changed: &planCache[changeStep]{}} }
 
 // replacement has the fields of a plan that an override has made.
 type replacement struct {
@@ -59,8 +59,8 @@ type changeStep struct {
 // MatchAsWritten returns the plan of a key without overrides.
 func (r *Rules) MatchAsWritten(key string) *Plan { return r.match(key) }
 
-// AsWritten returns the plan without the override that has made this one, which may be nil. If no override has
-// made it, it is the plan itself.
+// AsWritten returns the plan without the override that has made this one; it may be nil. If no override has made
+// this plan, AsWritten returns this plan.
 func (p *Plan) AsWritten() *Plan {
 	if p == nil || p.written == nil {
 		return p
@@ -68,8 +68,8 @@ func (p *Plan) AsWritten() *Plan {
 	return p.written
 }
 
-// Lasting is Match, and also returns how long a key has the plan: as long as Version does not change. lasts is false
-// if the key has an override, which may end.
+// Lasting is like Match. If lasts is true, the key has this plan for as long as Version does not change. lasts is
+// false if the key has an override, which may end.
 func (r *Rules) Lasting(key string) (plan *Plan, version uint64, lasts bool) {
 	version, lasts = r.Version(), r.overrides.Find(key) == nil // in this order: either may change
 	return r.Match(key), version, lasts
@@ -164,13 +164,13 @@ func (r *Rules) change(plan *Plan, e overrides.Effect) *Plan {
 	return out
 }
 
-// keepLonger renews the expiry of the meters at each write if this plan keeps one of them longer than
+// keepLonger makes each write renew the expiry of the meters if this plan keeps one of them longer than
 // the plan before it, because the last write may have been under that plan.
 func (p *Plan) keepLonger(before *Plan) {
 	for _, mine := range p.fresh.meters {
 		for _, m := range before.fresh.meters {
 			if m.form == mine.form && m.SpanMs < mine.SpanMs {
-				p.settled = p.fresh
+				p.periodic = p.fresh
 			}
 		}
 	}

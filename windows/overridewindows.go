@@ -11,7 +11,7 @@ import (
 
 // withWindows returns the rule with the windows of an override. A window of the override replaces the rule's
 // window of the same length, and keeps that window's algorithm, so that the count continues. Other windows are
-// added. The rule keeps its other windows. If `only` is set, it keeps those alone that count values. replaced are the
+// added. The rule keeps its other windows; if `only` is set, only those that count values. replaced are the
 // rule's windows that are no longer in effect. A window without a zone and a start has the periods of the window that
 // it replaces.
 func (r *Rule) withWindows(list []api.OverrideWindow, only bool) (out *Rule, replaced []Window, err error) {
@@ -81,7 +81,7 @@ func (r *Rules) Effect(o api.Override) (e api.OverrideEffect) {
 		return e
 	}
 	under, replaced, err := plan.Live.withWindows(o.Windows, o.Only)
-	if err != nil { // ValidateOverride has said so
+	if err != nil { // ValidateOverride returns this error
 		return e
 	}
 	e.MatchedRule = plan.Live.Name

@@ -68,7 +68,7 @@ var penaltyOption = option{
 
 	algorithm: lua.Penalty,
 	has:       func(r *Rule) bool { return len(r.Penalty) > 0 && !r.Shadow && !r.Unlevelled },
-	tell: func(r *Rule, m *lua.Meter) {
+	configure: func(r *Rule, m *lua.Meter) {
 		more := lua.PenaltyOf{ForgetMs: r.Forget.Milliseconds()}
 		for _, d := range r.Penalty {
 			more.Steps = append(more.Steps, d.Milliseconds())
@@ -94,7 +94,7 @@ func (r *Rule) validatePenalty() *fault {
 		return faultf("penalty", "penalty has %d steps: want at most %d", len(r.Penalty), MaxPenalties)
 	case r.Lease != 0:
 		return &fault{"penalty", "lease",
-			"penalty beside lease: what is answered ahead knows no penalty; want one of both"}
+			"penalty beside lease: leased units ignore penalties; want only one of the two"}
 	case r.Forget < MinPenalty || r.Forget > MaxWindow || r.Forget%time.Millisecond != 0:
 		return faultf("forget", "forget %s: %s", inDays(r.Forget), wantForget)
 	}

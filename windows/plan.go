@@ -25,12 +25,11 @@ type Plan struct {
 
 	rules  []*Rule // Live and Shadows
 	places []place // rule, as in Rules() → the place of its windows
-	// The plans for the library. A meter's expiry is renewed once per everyMs, an eighth of its longest
-	// window. In the first such eighth after a change of the rules it is renewed at
-	// each write (fresh), because a meter that was written under a shorter window
-	// would expire too early.
-	fresh, settled *scriptPlan
-	everyMs        int64
+	// The plans for the library. With periodic, a meter's expiry is renewed once per everyMs, an eighth of
+	// the longest window. fresh is used for everyMs after a change of the rules. With it, each write
+	// renews the expiry, because a meter that was written under a shorter window would expire too early.
+	fresh, periodic *scriptPlan
+	everyMs         int64
 	// resolutionMs is how far apart in time events of one key may be and still share
 	// an entry: the shortest Resolution of its rules.
 	resolutionMs int64
@@ -73,9 +72,9 @@ func newPlanThatKeeps(live *Rule, shadows []*Rule, kept map[string]int64) *Plan 
 			p.values = append(p.values, m)
 		}
 	}
-	p.settled = p.fresh
+	p.periodic = p.fresh
 	if !p.rules[0].Unlevelled {
-		p.settled = p.script(p.rules, rules, true)
+		p.periodic = p.script(p.rules, rules, true)
 	}
 	spanMs, from := int64(1), 0
 	for i, r := range p.rules {
@@ -95,7 +94,7 @@ func newPlanThatKeeps(live *Rule, shadows []*Rule, kept map[string]int64) *Plan 
 	return p
 }
 
-// Forms returns the forms of the plan's meters: their words in the names of keys. Do not change the list.
+// Forms returns the forms of the plan's meters, which are parts of the names of keys. Do not change the list.
 func (p *Plan) Forms() []string { return p.fresh.forms }
 
 // Script returns the plan for the library as of clockMs, by the clock of Redis. sinceMs is how long ago the rules
@@ -104,7 +103,7 @@ func (p *Plan) Script(sinceMs, clockMs int64) *lua.Plan {
 	if sinceMs < p.everyMs {
 		return p.fresh.at(clockMs)
 	}
-	return p.settled.at(clockMs)
+	return p.periodic.at(clockMs)
 }
 
 // noRule is the plan for sweeps of a key that no rule counts.
@@ -172,14 +171,14 @@ func (p *Plan) exclusive() bool { return p.Live == nil && p.Shadows[0].Exclusive
 // fewer, unless keys match shadow rules in very many combinations.
 const maxPlans = 4096
 
-// made has the plans that were made from other plans, each once: step → the plan.
-type made[S comparable] struct {
+// planCache has the plans that were made from other plans: step → the plan.
+type planCache[S comparable] struct {
 	mu    sync.RWMutex
 	plans map[S]*Plan
 }
 
 // plan returns the plan of a step. The first call for a step calls make and stores its result.
-func (m *made[S]) plan(step S, make func() *Plan) *Plan {
+func (m *planCache[S]) plan(step S, make func() *Plan) *Plan {
 	m.mu.RLock()
 	plan, ok := m.plans[step]
 	m.mu.RUnlock()

@@ -25,7 +25,7 @@ type Rule struct {
 	Buckets int64
 	// Windows are checked together: a check is admitted if all admit it.
 	Windows []Window
-	// Alerts are percentages of each window's limit, rising, each from 1 to 99.
+	// Alerts are percentages of each window's limit, ascending, each from 1 to 99.
 	// 100 is always one more level: throttled.
 	Alerts []int
 	// Hold is the shortest time that a throttle or alert lasts; default 1s, 0s is allowed.
@@ -79,7 +79,7 @@ type Window struct {
 	Hash HashKey `json:",omitzero"`
 	// ValueFrom names the entry of an Envoy descriptor that has the value. The entry is then no part of the key.
 	ValueFrom string `json:",omitempty"`
-	// PublishValues is how many of the newest values each transition of the rule has that begins a level.
+	// PublishValues is how many of the newest values a transition of the rule contains if it begins a level.
 	PublishValues int `json:",omitempty"`
 }
 

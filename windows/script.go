@@ -14,7 +14,7 @@ type scriptPlan struct {
 	rules  []*Rule // the one that decides is the first
 	of     []lua.Rule
 	meters []meter
-	forms  []string // of the meters: their words in the names of keys
+	forms  []string // of the meters: parts of the names of keys
 	now    atomic.Pointer[periodPlan]
 }
 
@@ -45,9 +45,9 @@ func scriptRules(rules []*Rule) (list []lua.Rule) {
 	return list
 }
 
-// script returns the plan for the library of some rules of p, which are `of` in its form. settled: a log is trimmed,
-// and its expiry renewed, once in an eighth of its longest window. If it is false, that is done at each write.
-func (p *Plan) script(rules []*Rule, of []lua.Rule, settled bool) *scriptPlan {
+// script returns the plan for the library of some rules of p; `of` are the same rules in the library's form. periodic:
+// a log is trimmed, and its expiry renewed, once per eighth of its longest window; otherwise at each write.
+func (p *Plan) script(rules []*Rule, of []lua.Rule, periodic bool) *scriptPlan {
 	c := &scriptPlan{rules: rules, of: of}
 	meterOf := func(r *Rule, form, algorithm string) *meter {
 		i := slices.Index(c.forms, form)
@@ -74,7 +74,7 @@ func (p *Plan) script(rules []*Rule, of []lua.Rule, settled bool) *scriptPlan {
 			}
 		}
 		for _, o := range r.meterOptions() {
-			o.tell(r, &meterOf(r, o.algorithm, o.algorithm).Meter)
+			o.configure(r, &meterOf(r, o.algorithm, o.algorithm).Meter)
 		}
 		if !r.Charges() {
 			m := meterOf(r, p.formFor(r, Window{}), r.Algorithm)
@@ -82,7 +82,7 @@ func (p *Plan) script(rules []*Rule, of []lua.Rule, settled bool) *scriptPlan {
 		}
 	}
 	for i := range c.meters {
-		if m := &c.meters[i]; settled && m.Algorithm != SlidingBuckets && m.Algorithm != lua.Distinct {
+		if m := &c.meters[i]; periodic && m.Algorithm != SlidingBuckets && m.Algorithm != lua.Distinct {
 			m.Setting = max(1, m.SpanMs/8)
 		}
 	}
@@ -90,8 +90,8 @@ func (p *Plan) script(rules []*Rule, of []lua.Rule, settled bool) *scriptPlan {
 	return c
 }
 
-// scriptAlone returns the plan for sweeps of one rule, or of none. Unless the rule is a shadow, it has the meters of
-// all options. A meter without settings is of an option that the rule does not have: a sweep ends its effect.
+// scriptAlone returns the plan for sweeps of one rule, or of none. Unless the rule is a shadow, the plan has the meters
+// of all options. If the rule does not have an option, its meter has no settings: a sweep then ends its effect.
 func (p *Plan) scriptAlone(rules []*Rule, of []lua.Rule) *scriptPlan {
 	c := p.script(rules, of, false)
 	for _, o := range options {

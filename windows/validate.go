@@ -43,7 +43,7 @@ func (r *Rule) validate() *fault {
 	case !nameForm.MatchString(r.Name):
 		return faultf("name", "name %q: want %s", r.Name, nameWords)
 	case r.Name == nameOfBlocks:
-		return faultf("name", "name %q: it is that of the decisions of blocks; want another", r.Name)
+		return faultf("name", "name %q: decisions of blocks have this name; want another", r.Name)
 	case strings.ContainsFunc(r.Match, func(c rune) bool { return c == utf8.RuneError || api.Unprintable(c) }):
 		return faultf("match", "match %q: want UTF-8 without control characters; no key has others", r.Match)
 	case (len(r.Match)-len(strings.TrimRight(r.Match, `\`)))%2 == 1:

@@ -11,4 +11,4 @@ func (r *Rule) HasValueFrom() bool {
 func (r *Rules) WithValueFrom() []*Rule { return r.fromEntry }
 
 // Before reports whether rule a comes before rule b in the file.
-func (r *Rules) Before(a, b *Rule) bool { return r.known[a].place < r.known[b].place }
+func (r *Rules) Before(a, b *Rule) bool { return r.info[a].place < r.info[b].place }

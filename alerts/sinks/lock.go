@@ -13,8 +13,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/pause"
 )
 
-// A lock lives for lockTTL by the server's clock unless it is renewed. Its holder stops if it has not renewed the
-// lock for lockEnd by its own clock, so before another process can have the lock.
+// A lock expires after lockTTL by the server's clock unless it is renewed. Its holder stops if it has not renewed the
+// lock for lockEnd by its own clock. So it stops before another process can have the lock.
 const (
 	lockTTL   = 6 * time.Second
 	lockEnd   = 4 * time.Second
@@ -119,29 +119,29 @@ func (l *lock) end(most time.Duration) {
 	_ = l.give(within, l.sequence) // if this fails, the lock expires
 }
 
-// rival is the lock of another process as this process last saw it, by its own clock.
-type rival struct {
-	holder   string
-	sequence uint64
-	stored   time.Time // by the server's clock: a recreated stream begins its sequence again
-	since    time.Time // when it was first seen like this
-	over     bool      // this process took it over
+// otherLock is the lock of another process, as this process last read it.
+type otherLock struct {
+	holder    string
+	sequence  uint64
+	stored    time.Time // by the server's clock: a recreated stream begins its sequence again
+	since     time.Time // when this process first read this state, by its own clock
+	takenOver bool      // this process took the lock over
 }
 
-// see records the stored lock, and reports whether nobody renews it. A holder renews it every lockEvery, and stops by
-// lockEnd. The server should remove it after lockTTL. It does not always do so: after a clean stop and a kill, it can
-// have an older message again, without a time to live.
-func (r *rival) see(m *jetstream.RawStreamMsg) (abandoned bool) {
+// update records the stored lock, and reports whether nobody renews it. A holder renews its lock every lockEvery, and
+// stops after lockEnd. The server should remove the lock after lockTTL, but does not always do so: after a clean stop
+// and a later kill, it can have an older message again, without a time to live.
+func (r *otherLock) update(m *jetstream.RawStreamMsg) (abandoned bool) {
 	now := time.Now()
 	if m.Sequence != r.sequence || !m.Time.Equal(r.stored) {
-		*r = rival{holder: string(m.Data), sequence: m.Sequence, stored: m.Time, since: now}
+		*r = otherLock{holder: string(m.Data), sequence: m.Sequence, stored: m.Time, since: now}
 	}
 	return now.Sub(r.since) > lockTTL
 }
 
 // lock takes the sink's lock, and keeps it until it ends. r is what the caller knows about the lock of another
 // process.
-func (s state) lock(ctx context.Context, name string, r *rival) (*lock, error) {
+func (s state) lock(ctx context.Context, name string, r *otherLock) (*lock, error) {
 	subject := s.subject("lock")
 	put := func(ctx context.Context, m *nats.Msg, last uint64) (uint64, error) {
 		ack, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequenceForSubject(last, subject),
@@ -178,8 +178,8 @@ func (s state) lock(ctx context.Context, name string, r *rival) (*lock, error) {
 		case held == nil:
 			return 0, errHeld
 		case string(held.Data) == name:
-		case last == 0 && r.see(held):
-			r.over = true
+		case last == 0 && r.update(held):
+			r.takenOver = true
 		default:
 			return 0, errHeld
 		}

@@ -100,12 +100,12 @@ func newState(t *testing.T, sink string) state {
 // again. A holder that lost the answer to a renewal keeps its lock.
 func TestOnlyTheHolderWrites(t *testing.T) {
 	s := newState(t, "am")
-	first, err := s.lock(t.Context(), "first", &rival{})
+	first, err := s.lock(t.Context(), "first", &otherLock{})
 	testkit.Must(t, err)
 	defer first.end(0)
 	a := Sample(api.StateRaised, time.Now())
 	testkit.Must(t, s.note(t.Context(), first, a))
-	if _, err := s.lock(t.Context(), "second", &rival{}); !errors.Is(err, errHeld) {
+	if _, err := s.lock(t.Context(), "second", &otherLock{}); !errors.Is(err, errHeld) {
 		t.Fatalf("two hold it: %v", err)
 	}
 	first.sending.Lock() // it is frozen from here on
@@ -118,7 +118,7 @@ func TestOnlyTheHolderWrites(t *testing.T) {
 	stream, err := s.js.Stream(t.Context(), StreamName(s.prefix))
 	testkit.Must(t, err)
 	testkit.Must(t, stream.DeleteMsg(t.Context(), again))
-	second, err := s.lock(t.Context(), "second", &rival{})
+	second, err := s.lock(t.Context(), "second", &otherLock{})
 	testkit.Must(t, err)
 	defer second.end(0)
 	a.State = api.StateCleared
@@ -143,7 +143,7 @@ func TestOnlyTheHolderWrites(t *testing.T) {
 // active.
 func TestAnAlertThatEndsBeforeItIsRead(t *testing.T) {
 	s := newState(t, "am")
-	l, err := s.lock(t.Context(), "first", &rival{})
+	l, err := s.lock(t.Context(), "first", &otherLock{})
 	testkit.Must(t, err)
 	defer l.end(0)
 	testkit.Must(t, s.note(t.Context(), l, Sample(api.StateRaised, time.Now())))
@@ -169,7 +169,7 @@ func TestALockThatNobodyRenews(t *testing.T) {
 		_, err := s.js.Publish(t.Context(), s.subject("lock"), []byte("dead"))
 		testkit.Must(t, err)
 	}
-	r := &rival{}
+	r := &otherLock{}
 	refused := func(when string) {
 		t.Helper()
 		if _, err := s.lock(t.Context(), "living", r); !errors.Is(err, errHeld) {
@@ -190,7 +190,7 @@ func TestALockThatNobodyRenews(t *testing.T) {
 	l, err := s.lock(t.Context(), "living", r)
 	testkit.Must(t, err)
 	defer l.end(0)
-	if !r.over || !l.holds() {
+	if !r.takenOver || !l.holds() {
 		t.Errorf("%+v, holds %v", r, l.holds())
 	}
 }

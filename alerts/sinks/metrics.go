@@ -39,7 +39,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 }
 
-// begin creates the series of a sink, so that the first failure is an increase.
+// begin creates the series of a sink: Prometheus sees no increase if a series begins with 1.
 func (m *Metrics) begin(sink string) {
 	for _, outcome := range outcomes {
 		m.deliveries.WithLabelValues(sink, outcome)

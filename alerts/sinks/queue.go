@@ -34,12 +34,12 @@ type queue struct {
 	backoff Backoff
 	slots   chan struct{}
 
-	mu       sync.Mutex
-	keys     map[string][]*held // key → the waiting alerts; the first is being sent
-	resting  time.Time          // the endpoint wants no request until then, by Retry-After
-	failures int                // in a row, of all keys
-	back     chan struct{}      // closed when the endpoint answers again after it was down
-	working  sync.WaitGroup
+	mu          sync.Mutex
+	keys        map[string][]*held // key → the waiting alerts; the first is being sent
+	pausedUntil time.Time          // no request is sent until then, because of Retry-After
+	failures    int                // in a row, of all keys
+	back        chan struct{}      // closed when the endpoint answers again after it was down
+	working     sync.WaitGroup
 }
 
 func newQueue(q *queue) *queue {
@@ -119,7 +119,7 @@ func (q *queue) send(ctx context.Context, h *held) bool {
 		}
 		wait := q.backoff.wait(failures)
 		if r.after > 0 {
-			q.rest(r.after)
+			q.pauseFor(r.after)
 			wait = r.after
 		}
 		q.retried(h, err, wait)
@@ -159,7 +159,7 @@ func (q *queue) enter(ctx context.Context) bool {
 			return false
 		}
 		q.mu.Lock()
-		left := time.Until(q.resting)
+		left := time.Until(q.pausedUntil)
 		q.mu.Unlock()
 		if ctx.Err() == nil && left <= 0 {
 			return true
@@ -171,10 +171,10 @@ func (q *queue) enter(ctx context.Context) bool {
 	}
 }
 
-func (q *queue) rest(d time.Duration) {
+func (q *queue) pauseFor(d time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if until := time.Now().Add(d); until.After(q.resting) {
-		q.resting = until
+	if until := time.Now().Add(d); until.After(q.pausedUntil) {
+		q.pausedUntil = until
 	}
 }

@@ -193,7 +193,7 @@ func TestAStopWithoutAnAnswer(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		s := newSession(ctx, &start{runner: r, lock: l, consumer: silent{}})
 		s.queue.deliver = func(context.Context, api.Transition) error { <-s.attempts.Done(); return s.attempts.Err() }
-		s.delivered = 1
+		s.received = 1
 		s.queue.add(ctx, &held{})
 		synctest.Wait()
 		stop()

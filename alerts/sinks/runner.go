@@ -26,9 +26,9 @@ type runner struct {
 	state  state
 	log    *slog.Logger
 
-	active *active // nil except for Alertmanager
-	rival  rival   // the lock of another process
-	holder string  // the process that was last logged as the holder
+	active *active   // nil except for Alertmanager
+	other  otherLock // the lock of another process
+	holder string    // the process that was last logged as the holder
 }
 
 func newRunner(g *Group, s *Sink) *runner {
@@ -88,24 +88,24 @@ func (r *runner) take(ctx context.Context) (*lock, error) {
 	if err := ensure(ctx, r.group.js, r.config.Prefix, r.config.Replicas); err != nil {
 		return nil, err
 	}
-	l, err := r.state.lock(ctx, r.config.Name, &r.rival)
+	l, err := r.state.lock(ctx, r.config.Name, &r.other)
 	switch {
 	case errors.Is(err, errHeld):
 		outcome = "refused"
-		if r.holder != r.rival.holder {
-			r.holder = r.rival.holder
+		if r.holder != r.other.holder {
+			r.holder = r.other.holder
 			r.log.Info("another process delivers for the sink, this one waits", "by", r.holder)
 		}
 	case err != nil:
-	case r.rival.over:
+	case r.other.takenOver:
 		outcome = "taken_over"
 		r.log.Warn("took over the sink: NATS had kept its expired lock", "from",
-			r.rival.holder, "after", time.Since(r.rival.since).Round(time.Second).String())
+			r.other.holder, "after", time.Since(r.other.since).Round(time.Second).String())
 	default:
 		outcome = "taken"
 	}
 	if err == nil {
-		r.rival, r.holder = rival{}, ""
+		r.other, r.holder = otherLock{}, ""
 	}
 	return l, err
 }
@@ -120,8 +120,8 @@ type start struct {
 
 	consumer jetstream.Consumer
 	ackFloor uint64 // up to this sequence of the stream, all alerts are delivered or gone
-	removed  uint64 // alerts before it that were removed from the stream, and that nobody had delivered
-	back     bool   // the stream was recreated, or restored to an older state
+	removed  uint64 // undelivered alerts before ackFloor that were removed from the stream
+	reset    bool   // the stream was recreated, or restored to an older state
 }
 
 // start recreates the sink's durable consumer. It does not use the existing one: alerts that the previous process has
@@ -178,7 +178,7 @@ func (at *start) recreate(ctx context.Context, after uint64) error {
 	return at.create(ctx)
 }
 
-// after starts where the consumer before has acknowledged all.
+// after starts after the alerts that the consumer `before` has acknowledged.
 func (at *start) after(ctx context.Context, before jetstream.Consumer, known *position) error {
 	acked := ackFloorOf(before)
 	// Store the position first: after a crash between the two calls, the next process finds it.
@@ -214,7 +214,7 @@ func (at *start) first(ctx context.Context, known *position) error {
 	if known != nil && from >= known.sequence {
 		from = known.sequence
 	} else {
-		at.back = known != nil
+		at.reset = known != nil
 		if err := at.state.setPosition(ctx, at.lock, from); err != nil {
 			return err
 		}
@@ -257,7 +257,7 @@ func (r *runner) deliver(ctx context.Context, l *lock) error {
 	if at.removed > 0 {
 		s.lost(work, at.removed)
 	}
-	if at.back {
+	if at.reset {
 		s.log.Error("the stream of alerts was recreated or restored: alerts may be missing or repeated", "stream",
 			at.stream, "from", at.ackFloor+1)
 		s.missed(work)

@@ -181,13 +181,13 @@ func (s *spec) secrets() []string {
 	return list
 }
 
-// plainly replaces the escapes by which JSON and HTML write the characters of URLs.
-var plainly = strings.NewReplacer(`\/`, "/", `\u0026`, "&", "&amp;", "&")
+// unescaper replaces the escapes that JSON and HTML have for characters of URLs.
+var unescaper = strings.NewReplacer(`\/`, "/", `\u0026`, "&", "&amp;", "&")
 
 // hide returns the beginning of an endpoint's answer, without the texts that must not be logged: some endpoints
 // repeat the request in their answer.
 func (s *Sink) hide(said string) string {
-	text := plainly.Replace(strings.ToValidUTF8(said, ""))
+	text := unescaper.Replace(strings.ToValidUTF8(said, ""))
 	for _, secret := range s.secrets() {
 		text = strings.ReplaceAll(text, secret, "xxxxx")
 	}

@@ -26,16 +26,16 @@ type session struct {
 
 	number uint64 // the consumer's number of the last message
 
-	mu        sync.Mutex
-	held      map[uint64]*held // sequence → an alert that is not acknowledged
-	delivered uint64           // the last sequence that came, or that was gone before
-	noted     uint64           // the position that was stored last; used by the heartbeat, and then by end
-	logged    time.Time        // when it was last logged that the endpoint fails
+	mu       sync.Mutex
+	held     map[uint64]*held // sequence → an alert that is not acknowledged
+	received uint64           // the last sequence that was received, or where the session began
+	stored   uint64           // the position that was stored last; used by the heartbeat, and then by end
+	logged   time.Time        // when it was last logged that the endpoint fails
 }
 
 // newSession begins a session. It ends after ctx, but not after the lock.
 func newSession(ctx context.Context, at *start) *session {
-	s := &session{start: at, held: map[uint64]*held{}, delivered: at.ackFloor, noted: at.ackFloor}
+	s := &session{start: at, held: map[uint64]*held{}, received: at.ackFloor, stored: at.ackFloor}
 	s.attempts, s.cancel = context.WithCancel(at.lock.ctx)
 	s.queue = newQueue(&queue{deliver: s.attempt, done: s.acknowledge, retried: s.retried, giveUp: at.sink.GiveUp,
 		backoff: at.config.Backoff})
@@ -55,7 +55,7 @@ func (s *session) end() {
 	s.beating.Wait()
 	within, cancel := context.WithTimeout(context.WithoutCancel(s.lock.ctx), s.config.lastRequest())
 	defer cancel()
-	s.notePosition(within)
+	s.storePosition(within)
 	s.config.Metrics.oldest.WithLabelValues(s.sink.Name).Set(0)
 }
 
@@ -73,30 +73,30 @@ func (s *session) take(ctx context.Context, m jetstream.Msg) error {
 	}
 	s.number++
 	sequence := meta.Sequence.Stream
-	if sequence > s.delivered+1 {
-		s.lost(ctx, sequence-s.delivered-1)
+	if sequence > s.received+1 {
+		s.lost(ctx, sequence-s.received-1)
 	}
 	s.mu.Lock()
 	_, here := s.held[sequence]
-	was := sequence <= s.delivered // it was sent again: new messages come in the stream's order
+	ignored := sequence <= s.received // JetStream sent it again: new messages come in the stream's order
 	s.mu.Unlock()
 	if here {
-		return nil // and it waits here
+		return nil // it is in the queue
 	}
 	t, err := api.ReadTransition(m.Subject(), m.Data())
 	if err != nil {
 		s.log.Error("ignored a message that is not an alert", "subject", m.Subject(), "error", err)
-		was = true
+		ignored = true
 	}
 	h := &held{m, sequence, t}
-	passed := was || !s.sink.takes(t)
+	ignored = ignored || !s.sink.takes(t)
 	s.mu.Lock()
-	s.delivered = max(s.delivered, sequence)
-	if !passed {
+	s.received = max(s.received, sequence)
+	if !ignored {
 		s.held[sequence] = h
 	}
 	s.mu.Unlock()
-	if passed {
+	if ignored {
 		_ = m.Ack() // if the acknowledgement is lost, the message comes again
 		return nil
 	}
@@ -111,24 +111,24 @@ func (s *session) lost(ctx context.Context, alerts uint64) {
 	s.missed(ctx)
 }
 
-// notePosition stores the position up to which all alerts are delivered, if it has changed. JetStream's own
-// acknowledged position is not enough, because a purge moves it. notePosition looks up the consumer first, because a
-// recreated stream has no consumer, and then the position must not be stored.
-func (s *session) notePosition(ctx context.Context) {
+// storePosition stores the position up to which all alerts are delivered, if it has changed. JetStream's own
+// acknowledged position is not enough, because a purge moves it. storePosition looks up the consumer first: if the
+// stream was recreated, it has no consumer, and the position must not be stored.
+func (s *session) storePosition(ctx context.Context) {
 	s.mu.Lock()
-	position := s.delivered
+	position := s.received
 	for sequence := range s.held {
 		position = min(position, sequence-1)
 	}
 	s.mu.Unlock()
-	if position == s.noted {
+	if position == s.stored {
 		return
 	}
 	if _, err := s.consumer.Info(ctx); err != nil {
 		return // the next process finds the position before, and may deliver alerts again
 	}
 	if err := s.state.setPosition(ctx, s.lock, position); err == nil {
-		s.noted = position
+		s.stored = position
 	}
 }
 
@@ -150,8 +150,8 @@ func (s *session) attempt(_ context.Context, t api.Transition) error {
 	return s.sink.deliver(s.attempts, s.config.Prefix, t, time.Time{})
 }
 
-// acknowledge ends an alert. It returns when JetStream has confirmed the acknowledgement. Otherwise the alert would
-// come again, after later alerts of its key.
+// acknowledge acknowledges an alert, and returns when JetStream has confirmed this. Without the confirmation, the alert
+// could come again, after later alerts of its key.
 func (s *session) acknowledge(h *held, outcome string, err error) {
 	s.config.Metrics.deliveries.WithLabelValues(s.sink.Name, outcome).Inc()
 	if outcome != "delivered" {
@@ -221,6 +221,6 @@ func (s *session) heartbeat(ctx context.Context) {
 		for _, h := range list {
 			_ = h.msg.InProgress()
 		}
-		s.notePosition(ctx)
+		s.storePosition(ctx)
 	}
 }

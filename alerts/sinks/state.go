@@ -99,7 +99,7 @@ func (s state) note(ctx context.Context, l *lock, t api.Transition) error {
 		m.Data = body
 	}
 	if err := l.publish(ctx, m); err != nil {
-		return fmt.Errorf("noting an alert in %s: %w", StreamName(s.prefix), err)
+		return fmt.Errorf("recording an alert in %s: %w", StreamName(s.prefix), err)
 	}
 	return nil
 }
@@ -123,8 +123,8 @@ func (s state) activeConsumer(ctx context.Context) (jetstream.Consumer, error) {
 		InactiveThreshold: time.Minute})
 }
 
-// alertsOf reads all messages of activeConsumer. A message may end on the server before it comes (see note). So while
-// none comes, alertsOf asks the server how many are left.
+// alertsOf reads all messages of activeConsumer. A message may expire on the server before it comes (see note). So if
+// no message comes, alertsOf requests from the server how many are left.
 func alertsOf(ctx context.Context, consumer jetstream.Consumer) (map[string]api.Transition, error) {
 	out := map[string]api.Transition{}
 	messages, err := consumer.Messages()

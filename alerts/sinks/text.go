@@ -123,12 +123,12 @@ func onlyPlain(n parse.Node) error {
 func (x *text) of(t api.Transition) string {
 	out, err := x.render(t)
 	if err != nil {
-		out, _ = (&text{usual, x.escape}).render(t)
+		out, _ = (&text{defaultTemplate, x.escape}).render(t)
 	}
 	return out
 }
 
-var usual = template.Must(template.New("text").Parse(defaultText))
+var defaultTemplate = template.Must(template.New("text").Parse(defaultText))
 
 // render returns the text; a text that is too long is cut.
 func (x *text) render(t api.Transition) (string, error) {

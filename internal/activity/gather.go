@@ -84,7 +84,7 @@ func newProcess(name string, r report) Process {
 
 // Top returns the n busiest keys of a rule in this minute and the one before.
 func (a Activity) Top(rule string, n int) api.TopKeys {
-	type bounds struct{ units, less int64 } // less: the part of `unlisted` of the minutes that list it
+	type bounds struct{ units, less int64 } // less: the part of `unlisted` of minutes that list the key
 	keys := map[string]*bounds{}
 	out := api.TopKeys{Rule: rule, Keys: []api.TopKey{}}
 	var unlisted int64

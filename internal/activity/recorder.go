@@ -19,7 +19,7 @@ import (
 
 // Bounds of what a process records and publishes.
 const (
-	maxRules   = 500   // more rules than these at a time are not recorded
+	maxRules   = 500   // rules above this number are not recorded
 	listedKeys = 50    // published keys of a rule and minute, while there are few rules
 	listedAll  = 5_000 // of all rules
 	every      = time.Second

@@ -28,7 +28,7 @@ type sketch struct {
 // The chance to be counted.
 const (
 	skipShare  = 16 // skip is this part of missed
-	skipsBound = 10 // a key misses more than so many times skip with a chance of e^-10
+	skipsBound = 10 // the chance that a key misses more than skipsBound*skip units is e^-10
 )
 
 func newSketch() *sketch { return &sketch{counters: map[string]*int64{}, skip: 1, random: rand.Int64N} }
@@ -53,8 +53,8 @@ func (s *sketch) add(key string, units int64) {
 	if len(s.counters) == 2*sketchKeys {
 		s.shrink()
 	}
-	first := units                          // units itself would be put on the heap at each call
-	s.counters[strings.Clone(key)] = &first // a clone: the caller's may be a part of something large
+	first := units                          // with &units, each call would allocate
+	s.counters[strings.Clone(key)] = &first // otherwise the key may keep a long request in memory
 }
 
 func (s *sketch) shrink() {

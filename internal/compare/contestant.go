@@ -43,7 +43,7 @@ func NeedRedis(names []string) bool {
 
 // checker is the part of a counters.Counter that is used here.
 type checker interface {
-	Check(ctx context.Context, asks []counters.Request) (counters.Verdict, error)
+	Check(ctx context.Context, requests []counters.Request) (counters.Verdict, error)
 }
 
 // contestant is one algorithm that replays the trace. Each of its verdicts is compared with a recount of the requests
@@ -51,7 +51,7 @@ type checker interface {
 type contestant struct {
 	Result
 	decide func(ctx context.Context, r Request) (bool, error)
-	ground *ground // its part of Redis; nil outside it
+	share  *redisShare // its keys and costs in Redis; nil if it does not count in Redis
 	truth  *truth
 }
 
@@ -60,7 +60,7 @@ type clock struct{ now, shift int64 }
 
 func (c *clock) read() int64 { return c.now }
 
-// byCounter returns a contestant that asks a counter. c is the clock with which the counter was made.
+// byCounter returns a contestant that calls a counter. c is the clock with which the counter was made.
 func byCounter(name string, kind Kind, counter checker, c *clock, rule *windows.Rule) *contestant {
 	plan := windows.PlanOf(rule)
 	return &contestant{Result: Result{Algorithm: name, Kind: kind}, truth: newTruth(rule.Windows),
@@ -117,20 +117,20 @@ func (c *Config) contestants(ctx context.Context, prefix string, first int64) ([
 			if err != nil {
 				return nil, err
 			}
-			g, err := newGround(ctx, c.Redis, fmt.Sprint(prefix, i), rules, times)
+			g, err := newRedisShare(ctx, c.Redis, fmt.Sprint(prefix, i), rules, times)
 			if err != nil {
 				return nil, err
 			}
 			one := byCounter(name, KindRedis, g.counter, times, rules.List()[0])
-			one.ground = g
+			one.share = g
 			list = append(list, one)
 		}
 	}
 	return append(list, newOracle(c.Windows)), nil
 }
 
-// shift returns by how many ms to move a trace that begins near zero. There a window would begin before zero, and 0
-// means "no time given" to the scripts. The edges of the longest window stay at the same requests.
+// shift returns by how many ms to move a trace that begins near zero: windows would begin before zero, and the scripts
+// treat 0 as "no time given". It is a multiple of the longest window, so that its edges stay at the same requests.
 func shift(first int64, ws []windows.Window) int64 {
 	longest := longest(ws)
 	if first > longest {
@@ -139,8 +139,8 @@ func shift(first int64, ws []windows.Window) int64 {
 	return 2 * longest
 }
 
-// stretch answers the requests of one turn, and then compares the verdicts: that is not part of what is measured.
-func (c *contestant) stretch(ctx context.Context, requests []Request) error {
+// takeTurn answers the requests of one turn, and then compares the verdicts, which is not measured.
+func (c *contestant) takeTurn(ctx context.Context, requests []Request) error {
 	admitted := make([]bool, len(requests))
 	answer := func() (err error) {
 		for i, r := range requests {
@@ -151,8 +151,8 @@ func (c *contestant) stretch(ctx context.Context, requests []Request) error {
 		return ctx.Err()
 	}
 	measured := answer
-	if c.ground != nil {
-		measured = func() error { return c.ground.measure(ctx, requests, answer) }
+	if c.share != nil {
+		measured = func() error { return c.share.measure(ctx, requests, answer) }
 	}
 	if err := measured(); err != nil {
 		return fmt.Errorf("%s: %w", c.Algorithm, err)
@@ -189,10 +189,10 @@ func (c *contestant) take(r Request, admitted bool) {
 // result returns what the contestant did with a trace of so many keys.
 func (c *contestant) result(keys int) Result {
 	r := c.Result
-	if c.ground != nil {
-		r.RedisCPU = rounded(c.ground.cpu/1000/float64(r.OfferedRequests), 2)
+	if c.share != nil {
+		r.RedisCPU = rounded(c.share.cpu/1000/float64(r.OfferedRequests), 2)
 		if keys >= minKeysForMemory {
-			r.BytesPerKey = rounded(c.ground.memory/float64(keys), 0)
+			r.BytesPerKey = rounded(c.share.memory/float64(keys), 0)
 		}
 	}
 	return r

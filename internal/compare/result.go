@@ -114,7 +114,7 @@ func (c *Comparison) write(w *bytes.Buffer) {
 	for _, r := range c.Algorithms {
 		fmt.Fprintf(t, "%s%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s\n", r.Algorithm, notes[r.Kind], r.AdmittedRequests,
 			r.AdmittedUnits, r.OverAdmittedRequests, r.UnderAdmittedRequests, r.GreatestOvershoot,
-			told(r.RedisCPU, 1, " µs"), told(r.BytesPerKey, 0, " B"))
+			formatFigure(r.RedisCPU, 1, " µs"), formatFigure(r.BytesPerKey, 0, " B"))
 	}
 	_ = t.Flush() // a buffer takes all
 	if n := c.Trace.RejectedLines; n > 0 {
@@ -126,7 +126,7 @@ func (c *Comparison) write(w *bytes.Buffer) {
 	fmt.Fprintln(w)
 }
 
-func told(x *float64, digits int, unit string) string {
+func formatFigure(x *float64, digits int, unit string) string {
 	if x == nil {
 		return "-"
 	}
@@ -153,7 +153,7 @@ func footer(w *bytes.Buffer, list []*Comparison) {
 	}
 	silent := func(r Result) bool { return r.Kind == KindRedis && r.RedisCPU == nil }
 	if slices.ContainsFunc(list[0].Algorithms, silent) {
-		fmt.Fprintf(w, "Redis: %s, which does not tell its CPU and memory; a real one does (--redis redis://…).\n",
+		fmt.Fprintf(w, "Redis: %s, which does not report its CPU and memory; a real Redis does (--redis URL).\n",
 			*list[0].Redis)
 		return
 	}

@@ -87,7 +87,7 @@ func RollOut(ctx context.Context, rules *windows.Rules, t Trace) (*Rollout, erro
 			continue
 		}
 		for _, rule := range plan.Rules() {
-			if err := byName[rule.Name].ask(ctx, local, r); err != nil {
+			if err := byName[rule.Name].replay(ctx, local, r); err != nil {
 				return nil, err
 			}
 		}
@@ -124,7 +124,7 @@ func newRuleRollout(r *windows.Rule, t *Trace) *RuleRollout {
 	return out
 }
 
-func (o *RuleRollout) ask(ctx context.Context, local *counters.Local, r Request) error {
+func (o *RuleRollout) replay(ctx context.Context, local *counters.Local, r Request) error {
 	o.Requests++
 	key := o.keys[r.Key]
 	if key == nil {

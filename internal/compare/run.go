@@ -75,7 +75,7 @@ func (c *Config) drive(ctx context.Context, list []*contestant, all []Request) e
 	done, total, round := 0, len(list)*len(all), 0
 	for requests := range slices.Chunk(all, turn) {
 		for i := range list { // no contestant always follows the same one
-			if err := list[(round+i)%len(list)].stretch(ctx, requests); err != nil {
+			if err := list[(round+i)%len(list)].takeTurn(ctx, requests); err != nil {
 				return err
 			}
 			done += len(requests)

@@ -62,8 +62,8 @@ func (s *Redis) retryInPeriod(do func() error) error {
 // UnderPlans runs do, which calls the library with the plans of the requests. It runs do again if the library finds
 // that a period of a plan is over.
 func (s *Redis) UnderPlans(requests []Request, do func() error) error {
-	for _, a := range requests {
-		s.noticePlan(a.Plan)
+	for _, request := range requests {
+		s.noticePlan(request.Plan)
 	}
 	return s.retryInPeriod(do)
 }

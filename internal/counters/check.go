@@ -26,8 +26,8 @@ func (s *Redis) Check(ctx context.Context, requests []Request) (Verdict, error) 
 func (s *Redis) CheckMany(ctx context.Context, calls [][]Request) (verdicts []Verdict, err error) {
 	verdicts = make([]Verdict, len(calls))
 	for _, call := range calls {
-		for _, a := range call {
-			s.noticePlan(a.Plan)
+		for _, request := range call {
+			s.noticePlan(request.Plan)
 		}
 	}
 	todo := make([]int, len(calls))

@@ -45,9 +45,9 @@ func newCheckRun(s *Redis, calls int) *checkRun {
 		known: make(map[string]int, calls), calls: make([]checkCall, 0, calls)}
 }
 
-// asks reports whether a call of the run has the replay of this name. The answer of that call
+// hasReplay reports whether a call of the run has the replay of this name. The answer of that call
 // must be in Redis before the next call with the same replay.
-func (b *checkRun) asks(name string) bool {
+func (b *checkRun) hasReplay(name string) bool {
 	return slices.ContainsFunc(b.calls, func(c checkCall) bool { return c.replay == name })
 }
 
@@ -56,19 +56,19 @@ func (b *checkRun) asks(name string) bool {
 func (b *checkRun) add(requests []Request) (bool, error) {
 	call := checkCall{requests: requests, keys: make([]int, len(requests))}
 	if replay := requests[0].Replay; replay != nil {
-		if call.replay = b.store.replayName(replay, requests[0].Key); b.asks(call.replay) {
+		if call.replay = b.store.replayName(replay, requests[0].Key); b.hasReplay(call.replay) {
 			return false, nil
 		}
 	}
-	for i, a := range requests {
-		k, known := b.known[a.Key]
+	for i, request := range requests {
+		k, known := b.known[request.Key]
 		switch {
 		case !known:
-			k = b.addKey(a)
-		case b.keys[k].plan == a.Plan && len(a.Values) == 0:
-		case len(b.calls) == 0 && b.keys[k].plan != a.Plan:
+			k = b.addKey(request)
+		case b.keys[k].plan == request.Plan && len(request.Values) == 0:
+		case len(b.calls) == 0 && b.keys[k].plan != request.Plan:
 			return false, fmt.Errorf("key %s has two rules in one check, one of them %q",
-				api.Shorten(a.Key), a.Plan.Rules()[0].Name)
+				api.Shorten(request.Key), request.Plan.Rules()[0].Name)
 		default: // a run has only one check of a key whose values count
 			return false, nil
 		}
@@ -81,21 +81,21 @@ func (b *checkRun) add(requests []Request) (bool, error) {
 	return true, nil
 }
 
-func (b *checkRun) addKey(a Request) int {
-	p := b.store.keys.Partition(a.Key)
+func (b *checkRun) addKey(r Request) int {
+	p := b.store.keys.Partition(r.Key)
 	partition := slices.Index(b.partitions, p)
 	if partition < 0 {
 		partition = len(b.partitions)
 		b.partitions = append(b.partitions, p)
 	}
 	k := len(b.keys)
-	b.keys = append(b.keys, checkKey{b.store.meters(p, a.Plan.Forms(), a.Key), a.Plan, b.plans.place(a.Plan), partition,
-		a.Values})
-	b.known[a.Key] = k
+	b.keys = append(b.keys, checkKey{b.store.meters(p, r.Plan.Forms(), r.Key), r.Plan, b.plans.place(r.Plan), partition,
+		r.Values})
+	b.known[r.Key] = k
 	return k
 }
 
-// alone reports whether all keys have one plan and one partition. Then they are in no sections.
+// alone reports whether all keys have one plan and one partition. Then the arguments have no sections.
 func (b *checkRun) alone() bool { return len(b.partitions) == 1 && len(b.plans.list) == 1 }
 
 // arrange puts keys of the same plan and partition together, because ARGV is shortest then.
@@ -157,16 +157,16 @@ func (b *checkRun) encode() (keys []string, args []any) {
 		if call.replay != "" {
 			keys = append(keys, call.replay)
 		}
-		for i, a := range call.requests {
-			args = a.appendTo(args, call.keys[i], last, i < len(call.keys)-1)
+		for i, request := range call.requests {
+			args = request.appendTo(args, call.keys[i], last, i < len(call.keys)-1)
 			last = call.keys[i]
 		}
 	}
 	return keys, args
 }
 
-// appendTo adds a check to the arguments: the words that describe it, and its cost. more: another check of the call
-// follows.
+// appendTo adds a check to the arguments: the letters that describe it (check.lua), and its cost. more: another check
+// of the call follows.
 func (r Request) appendTo(args []any, key, last int, more bool) []any {
 	if r.Cost > 0 {
 		switch {
@@ -221,14 +221,14 @@ func verdictOf(requests []Request, outcome int64, states []lua.KeyState) Verdict
 	v := Verdict{Allowed: outcome%2 == 1, Atomic: true, Replayed: outcome == 2 || outcome == 3, OtherBody: outcome == 4,
 		Items: make([]windows.KeyState, len(requests))}
 	waits := false
-	for i, a := range requests {
-		v.Items[i] = a.Plan.State(states[i])
-		if v.Replayed && v.Allowed { // under other rules its state is the present one, and it would be denied now
+	for i, request := range requests {
+		v.Items[i] = request.Plan.State(states[i])
+		if v.Replayed && v.Allowed { // the state is of now if the rules have changed, and may deny the call
 			v.Items[i].RetryAfter = 0
 		}
 		waits = waits || v.Items[i].RetryAfter != 0
 	}
-	if v.Replayed && !v.Allowed && !waits { // it would be admitted now
+	if v.Replayed && !v.Allowed && !waits { // a denial needs a wait, although the call would be admitted now
 		v.Items[0].RetryAfter = time.Millisecond
 	}
 	return v

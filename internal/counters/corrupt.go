@@ -10,8 +10,8 @@ import (
 )
 
 // ReportCorrupt counts each corrupt or foreign key in Redis that an operation finds, in a metric of reg, which may be
-// nil. It logs the names of ten at once, and after that one in ten seconds; also those of levels that no listing can
-// read. Call it before the first operation.
+// nil. It logs the names of at most ten at once, and then of one every ten seconds. It also logs the names of hashes
+// of levels that a listing cannot read. Call it before the first operation.
 func (s *Redis) ReportCorrupt(reg prometheus.Registerer, log *slog.Logger) {
 	found := promauto.With(reg).NewCounter(prometheus.CounterOpts{Name: "streamcounter_counters_corrupt_total",
 		Help: "Counters and reservations of a key that were corrupt or foreign; they start from zero."})
@@ -24,7 +24,7 @@ func (s *Redis) ReportCorrupt(reg prometheus.Registerer, log *slog.Logger) {
 	}
 	s.unlisted = func(name string) {
 		if lines.Allow() {
-			log.Error("a key in Redis is of another type than ours: listings leave out its partition", "key", name)
+			log.Error("a key in Redis has the wrong type: listings leave out its partition", "key", name)
 		}
 	}
 }

@@ -18,7 +18,7 @@ type Decision struct {
 	// Field is the field of its record, an argument of Sweep and Restate. Record is the record's text.
 	Field, Record string
 	api.Throttled
-	HoldMs  int64 // a subscriber that received nothing newer keeps it for longer than this after UntilMs
+	HoldMs  int64 // a subscriber keeps it for longer than this after UntilMs, if it receives nothing newer
 	Version int64 // of the key's last transition
 	// Published is the version of the decision that subscribers find instead; 0: they find none.
 	Published int64
@@ -44,9 +44,9 @@ func (s *Redis) Decisions(ctx context.Context, p int, fields []string) ([]Decisi
 	return out, nil
 }
 
-// endsAlone is the end of the field for a decision that is released although its key has another record. No rule has
-// such a name, so a sweep ends the decision as one of a rule that was removed.
-const endsAlone = "\nlost decision"
+// lostSuffix ends the field of a lost decision if its key has another record. The suffix takes the place of a rule's
+// name, and no rule has such a name. So a sweep ends the decision like one of a rule that was removed.
+const lostSuffix = "\nlost decision"
 
 // Release ends a published decision whose record Redis has lost. It writes the record again, and sweeps it. If the key
 // has a record without this decision (of a lower level, or of another rule), that record stays, and the decision ends.
@@ -57,8 +57,8 @@ func (s *Redis) Release(ctx context.Context, p int, rules *windows.Rules, d *api
 	return n, cmp.Or(err, impossible)
 }
 
-// versionOf returns the version of a published decision, above which the next one is published. It is 0, with an
-// error, if no program of ours can have published it: it would count on in all later versions of the key.
+// versionOf returns the version of a published decision; the next one is published with a higher version. It returns 0
+// and an error for a version that streamcounter cannot have published, because all later versions would be above it.
 func (s *Redis) versionOf(rule, key string, version int64) (int64, error) {
 	if version <= s.clockMs(time.Now().UnixMilli())+(24*time.Hour).Milliseconds() {
 		return version, nil
@@ -76,16 +76,16 @@ func (s *Redis) release(ctx context.Context, p int, rules *windows.Rules, d *api
 	if d.Shadow || d.IsBlock() {
 		field += "\n" + d.Rule
 	}
-	now := s.clockMs(time.Now().UnixMilli()) // with greater numbers than these, a record would be corrupt
+	now := s.clockMs(time.Now().UnixMilli()) // a record with greater numbers than these counts as corrupt
 	record := fmt.Sprintf("%s;lost;%d!%d,%d,%d,%d,0,%d", d.Rule, version, min(d.WindowMs, 1<<36),
 		min(d.Limit, 1<<53-1), min(d.SinceMs, now), min(d.UntilMs, now), shadow)
 	written, err := s.writeLost(ctx, p, field, record)
 	if err == nil && !written && !d.IsBlock() {
 		have, ok := parseThrottle(field, s.redis.HGet(ctx, s.keys.Levels(p), field).Val())
 		if ok && have.Rule == d.Rule {
-			return 0, nil // it was decided again meanwhile
+			return 0, nil // the key was throttled again meanwhile
 		}
-		field = d.Key + endsAlone
+		field = d.Key + lostSuffix
 		written, err = s.writeLost(ctx, p, field, record)
 	}
 	if err != nil || !written {

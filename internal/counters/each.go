@@ -11,10 +11,9 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// EachKey calls visit for each key that has a meter of its plan, with its partition. A
-// key can come several times. It scans all keys of each server, a
-// thousand in a step. On a Cluster it scans all masters at the same time, so several
-// goroutines may call visit. The first error ends it.
+// EachKey calls visit for each key that has a meter of its plan, with the key's partition. It can call visit
+// several times for one key. It scans all keys of each server, a thousand in a step. On a Cluster it scans all
+// masters at the same time, so several goroutines may call visit. The first error ends the scan.
 func (s *Redis) EachKey(ctx context.Context, rules *windows.Rules, visit func(p int, key string) error) error {
 	walk := func(ctx context.Context, c redis.Cmdable) error {
 		it := c.Scan(ctx, 0, s.keys.Prefix+":{*", 1000).Iterator()

@@ -38,7 +38,7 @@ type Folded struct {
 	AlreadyCounted int64 // counted before, by any worker
 	Duplicate      int64 // sent before by their producer, with the same id
 	Transitions    int64 // levels that changed, in the outbox
-	Merged         int64 // how many of all events shared the entry of another event
+	Merged         int64 // how many of all events share the log entry of another event
 	// Keys lists the events of each key, grouped by plan. It includes events that were counted before.
 	Keys []FoldedKey
 }
@@ -71,10 +71,10 @@ type Invalid struct {
 	Err error
 }
 
-// Fold counts the batches of several partitions in one step and acknowledges their
-// events. Each event counts at most once, however often it is sent. Each batch is of another
-// partition. On a Cluster there is only one batch. If Fold returns an error, f is zero, but some
-// events may have been counted. The caller then folds the batches again, which counts no event twice.
+// Fold counts the batches of several partitions in one step and acknowledges their events. Each event counts at
+// most once, however often it is sent. No two batches are of the same partition, and on a Cluster there is only
+// one batch. If Fold returns an error, f is zero, but some events may have been counted. The caller then folds the
+// batches again, which counts no event twice.
 func (s *Redis) Fold(ctx context.Context, rules *windows.Rules, batches ...Batch) (f Folded, left []Uncounted,
 	err error) {
 	s.noticeAll(rules)
@@ -177,7 +177,7 @@ func (c *foldCall) encode() (keys []string, args []any) {
 		p := of.partition
 		keys = append(keys, names.Events(p), names.Levels(p), names.Due(p), names.Outbox(p), names.IDs(p))
 	}
-	// A copy may be appended a retention after its event, and counted a retention after that.
+	// A producer may append a copy up to one retention after the event, and a worker may count it one retention later.
 	remember := 2 * cmp.Or(c.store.Retention, stream.DefaultRetention)
 	args = append(args, c.store.Clock().Arg(), eventlog.Group, remember.Milliseconds(),
 		len(c.partitions)+16384*len(plans))
@@ -213,7 +213,7 @@ type planKeys struct {
 	plan   *windows.Plan
 	place  int // of the plan, in the call
 	keys   []*keyGroups
-	begins []int64 // ms at which periods of windows begin: no group has events from before and after one
+	begins []int64 // ms at which periods of windows begin; all events of a group are of one period
 }
 
 // keyGroups are the groups of a key while a call is prepared. Events of one key
@@ -234,7 +234,7 @@ type keyGroups struct {
 // group is one or more events of one key with the same count.
 type group struct {
 	count int64
-	ids   []string // rising
+	ids   []string // ascending
 	// producerIDs are the ids that the producers gave the events, nil if they gave none.
 	producerIDs []string
 	values      []string // one per meter of the plan that counts values; empty: the events have none
@@ -242,8 +242,8 @@ type group struct {
 
 // add adds an event with its values.
 func (k *keyGroups) add(e Event, values []string) {
-	if count, again := k.countOf[e.ProducerID]; again {
-		e.Count = count // only the first of them counts, and the groups have another order than the events
+	if count, duplicate := k.countOf[e.ProducerID]; duplicate {
+		e.Count = count // only the first event counts; groups are sorted, so any of them may come first
 	} else if e.ProducerID != "" {
 		if k.countOf == nil {
 			k.countOf = map[string]int64{}

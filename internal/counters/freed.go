@@ -45,7 +45,7 @@ func (s *Redis) marks(ctx context.Context, parts []int, field string) ([]string,
 	}
 	marks, err := redisclient.HGetEach(ctx, s.redis, levels, field)
 	if err != nil {
-		return nil, fmt.Errorf("reading the marks of what came back: %w", err)
+		return nil, fmt.Errorf("reading the marks of freed units and resets: %w", err)
 	}
 	return marks, nil
 }

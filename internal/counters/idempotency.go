@@ -14,7 +14,7 @@ type Replay struct {
 	Retention time.Duration
 }
 
-// ReadOnly finds an answer and remembers no new one; nil stays nil.
+// ReadOnly returns a Replay that finds an answer but remembers no new one; nil for nil.
 func (m *Replay) ReadOnly() *Replay {
 	if m == nil {
 		return nil

@@ -38,17 +38,17 @@ func (l *Local) Add(plan *windows.Plan, key string, ms, count int64) {
 // Check implements Counter. It never returns an error.
 func (l *Local) Check(_ context.Context, requests []Request) (Verdict, error) {
 	list := make([]inprocess.Request, 0, len(requests))
-	for _, a := range requests {
-		for _, rule := range a.Plan.InProcess() {
-			list = append(list, inprocess.Request{Rule: rule.Share(l.Instances), Key: a.Key,
-				Cost: a.Cost, Mode: a.Mode, ChargesDenied: a.ChargesDenied()})
+	for _, request := range requests {
+		for _, rule := range request.Plan.InProcess() {
+			list = append(list, inprocess.Request{Rule: rule.Share(l.Instances), Key: request.Key,
+				Cost: request.Cost, Mode: request.Mode, ChargesDenied: request.ChargesDenied()})
 		}
 	}
 	states, allowed := l.counter.Check(list)
 	v := Verdict{Allowed: allowed, Atomic: true, Items: make([]windows.KeyState, len(requests))}
-	for i, a := range requests {
-		n := len(a.Plan.Rules())
-		v.Items[i], states = a.Plan.LocalState(states[:n]), states[n:]
+	for i, request := range requests {
+		n := len(request.Plan.Rules())
+		v.Items[i], states = request.Plan.LocalState(states[:n]), states[n:]
 	}
 	return v, nil
 }

@@ -39,9 +39,9 @@ func (s *Redis) sweepBlocks(ctx context.Context, p int, rules *windows.Rules, fi
 	return s.overrides().Sweep(ctx, p, rules.Overrides(), fields, above)
 }
 
-// wordBlock fills the decision of a block from its override: the reason, and the end, which is 0 for a block
+// fillBlock fills the decision of a block from its override: the reason, and the end, which is 0 for a block
 // without an end. It returns false if the block has ended, and no worker has removed the decision yet.
-func (s *Redis) wordBlock(rules *windows.Rules, t *api.Throttled) bool {
+func (s *Redis) fillBlock(rules *windows.Rules, t *api.Throttled) bool {
 	all := rules.Overrides()
 	if !t.IsBlock() || all == nil {
 		return true

@@ -31,7 +31,7 @@ func (s *Redis) Overview(ctx context.Context, rules *windows.Rules, n int) (api.
 				return out, err
 			}
 			if t, ok := parseThrottle(r.field, r.text); ok {
-				if s.wordBlock(rules, &t) {
+				if s.fillBlock(rules, &t) {
 					out.ByRule[t.Rule]++
 					if !t.Shadow {
 						pager.add(t)

@@ -30,22 +30,22 @@ func (s *Redis) RecordRules(ctx context.Context, rules *windows.Rules) error {
 	}
 	s.lua.Prepare(ctx, plans)
 	now := time.Now().UnixMilli()
-	print := hex.EncodeToString(h.Sum(nil)[:8])
+	fingerprint := hex.EncodeToString(h.Sum(nil)[:8])
 	known, err := s.redis.HGet(ctx, s.keys.Meta(), rulesField).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return fmt.Errorf("reading what rules were in use: %w", err)
 	}
 	before, since, _ := strings.Cut(known, "@")
 	switch {
-	case before == print:
+	case before == fingerprint:
 		s.setChanged(min(now, atoi(since)), rules)
 		return nil
 	case known == "" && s.rules.Load() == nil: // nothing was ever counted here
 		now = 0
 	}
 	s.setChanged(now, rules)
-	if err := s.redis.HSet(ctx, s.keys.Meta(), rulesField, fmt.Sprintf("%s@%d", print, now)).Err(); err != nil {
-		return fmt.Errorf("noting what rules are in use: %w", err)
+	if err := s.redis.HSet(ctx, s.keys.Meta(), rulesField, fmt.Sprintf("%s@%d", fingerprint, now)).Err(); err != nil {
+		return fmt.Errorf("recording what rules are in use: %w", err)
 	}
 	return nil
 }

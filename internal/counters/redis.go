@@ -32,7 +32,7 @@ type Redis struct {
 	ahead   atomic.Int64                  // in ms: how far Redis's clock was found to be ahead of this machine's
 	rules   atomic.Pointer[recordedRules] // nil until RecordRules
 
-	unlisted func(name string) // is called with levels that are of another type; nil: it is not reported
+	unlisted func(name string) // is called with the name of a hash of levels that has the wrong type; nil: no report
 }
 
 // New returns a counter that uses the keys of k. Until RecordRules it treats the rules as just changed.
@@ -46,13 +46,13 @@ func New(c redis.UniversalClient, k *stream.Keys) *Redis {
 // redisclient.RequireNoRetry. Call it before checks; folds do not need it.
 func (s *Redis) RequireNoRetry() error { return redisclient.RequireNoRetry(s.redis) }
 
-// Caller returns what calls the library in Redis.
+// Caller returns the client of the library in Redis.
 func (s *Redis) Caller() *lua.Caller { return s.lua }
 
 // Keys returns the names of the keys in Redis.
 func (s *Redis) Keys() *stream.Keys { return s.keys }
 
-// Clock returns Now for the library; 0 if it is nil.
+// Clock returns the time of Now for the library; 0 means that the library reads Redis's clock.
 func (s *Redis) Clock() lua.Now {
 	if s.Now == nil {
 		return 0

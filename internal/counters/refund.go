@@ -11,7 +11,7 @@ import (
 // holds had never been charged. It returns how many units it gave back: no more than
 // the window holds. Call it while that window still counts the units, and do not call
 // it again if its outcome is unknown.
-func (s *Redis) Refund(ctx context.Context, plan *windows.Plan, key string, units int64) (given int64,
+func (s *Redis) Refund(ctx context.Context, plan *windows.Plan, key string, units int64) (refunded int64,
 	st windows.KeyState, err error) {
 	s.noticePlan(plan)
 	var got lua.KeyState
@@ -19,11 +19,11 @@ func (s *Redis) Refund(ctx context.Context, plan *windows.Plan, key string, unit
 		own := s.Key(plan, key)
 		keys := append(s.appendLevels(nil, own.Partition), own.Meters...)
 		r := s.lua.Call(ctx, "refund", []*lua.Plan{own.Plan}, keys, s.Clock().Arg(), units, own.Plan.Text())
-		given, got = r.Integer(), r.State(own.Plan)
+		refunded, got = r.Integer(), r.State(own.Plan)
 		return r.End()
 	})
 	if err != nil {
 		return 0, windows.KeyState{}, err
 	}
-	return given, plan.State(got), nil
+	return refunded, plan.State(got), nil
 }

@@ -11,7 +11,7 @@ import (
 // (redis.go), Local is the counter of this process (local.go).
 type Counter interface {
 	// Check charges all requests if all are admitted. Otherwise it charges only the requests that are
-	// charged even if denied. Their keys differ from each other, and their costs are valid.
+	// charged even if denied. No two requests have the same key, and the costs are valid.
 	Check(ctx context.Context, requests []Request) (Verdict, error)
 	// Peek returns the state of a key.
 	Peek(ctx context.Context, plan *windows.Plan, key string) (windows.KeyState, error)

@@ -63,8 +63,8 @@ func someDue(heads map[int]*redis.ZSliceCmd) bool {
 	return false
 }
 
-// DueRecords returns the fields of up to n records of partition p that are due by `until`, the
-// longest due first. The fields are arguments for Sweep.
+// DueRecords returns the fields of up to n records of partition p that are due at the time `until`, in ms, the
+// earliest due first. The fields are arguments for Sweep.
 func (s *Redis) DueRecords(ctx context.Context, p int, until, n int64) ([]string, error) {
 	by := &redis.ZRangeBy{Min: "-inf", Max: strconv.FormatInt(until, 10), Count: n}
 	keys, err := s.redis.ZRangeByScore(ctx, s.keys.Due(p), by).Result()
@@ -109,15 +109,15 @@ func (s *Redis) Levelled(ctx context.Context, p int) ([]string, error) {
 }
 
 // Sweep evaluates records of partition p again, due or not. None of them is of a reservation. It returns
-// how many transitions it wrote, and how many foreign records it removed.
-func (s *Redis) Sweep(ctx context.Context, p int, rules *windows.Rules, fields []string) (transitions, forgotten int64,
+// how many transitions it wrote, and how many corrupt or foreign records it removed.
+func (s *Redis) Sweep(ctx context.Context, p int, rules *windows.Rules, fields []string) (transitions, corrupt int64,
 	err error) {
 	return s.sweep(ctx, p, rules, fields, 0)
 }
 
 // sweep is Sweep. If above is not 0, it publishes the decisions again, with versions above that number.
 func (s *Redis) sweep(ctx context.Context, p int, rules *windows.Rules, fields []string, above int64) (transitions,
-	forgotten int64, err error) {
+	corrupt int64, err error) {
 	if len(fields) == 0 {
 		return 0, 0, nil
 	}
@@ -132,14 +132,14 @@ func (s *Redis) sweep(ctx context.Context, p int, rules *windows.Rules, fields [
 			items = s.sweepField(items, p, rules, field)
 			items[len(items)-1].above = above
 		}
-		transitions, forgotten, err = s.sweepItems(ctx, p, items)
+		transitions, corrupt, err = s.sweepItems(ctx, p, items)
 		return err
 	})
-	return written + transitions, forgotten, err
+	return written + transitions, corrupt, err
 }
 
-// sweepItem is a record that is due: the meters of its key, and a plan with only its rule, or with no rule, if it was
-// removed. Then the meters' names have the record's field in the key's place.
+// sweepItem is a record that is due: the meters of its key, and a plan with only its rule. If the rule was removed,
+// the plan has no rule, and the meters' names have the record's field in place of the key.
 type sweepItem struct {
 	meters []string
 	plan   *lua.Plan

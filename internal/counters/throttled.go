@@ -42,7 +42,7 @@ func (s *Redis) ThrottledPage(ctx context.Context, rules *windows.Rules, n int, 
 // throttledPager finds the first n decisions after a place.
 type throttledPager struct {
 	after throttledPlace
-	first firstN[api.Throttled] // n + 1: with one more than n, there is another page
+	first firstN[api.Throttled] // the first n + 1: if there are more than n, there is another page
 }
 
 func newThrottledPager(n int, after string) (p *throttledPager, err error) {
@@ -72,7 +72,7 @@ func (p *throttledPager) page() (list []api.Throttled, next string) {
 func (s *Redis) ThrottledUnder(ctx context.Context, rules *windows.Rules) iter.Seq2[api.Throttled, error] {
 	return func(yield func(api.Throttled, error) bool) {
 		for t, err := range s.Throttled(ctx) {
-			if s.wordBlock(rules, &t) && !yield(t, err) {
+			if s.fillBlock(rules, &t) && !yield(t, err) {
 				return
 			}
 		}
@@ -87,8 +87,8 @@ func (s *Redis) fillUsed(ctx context.Context, rules *windows.Rules, list []api.T
 			byShard[s.Shard(t.Key)] = append(byShard[s.Shard(t.Key)], i)
 		}
 	}
-	for _, mine := range byShard {
-		for step := range slices.Chunk(mine, peekStep) {
+	for _, indexes := range byShard {
+		for step := range slices.Chunk(indexes, peekStep) {
 			err := s.retryInPeriod(func() error { return s.fillStep(ctx, rules, list, step) })
 			if err != nil {
 				return fmt.Errorf("looking at throttled keys: %w", err)
@@ -188,7 +188,7 @@ func (s *Redis) CountThrottled(ctx context.Context, p int, byRule map[string]int
 type levelRecord struct{ field, text string }
 
 // levelRecords returns the fields of a partition's hash of levels. A field may come twice if it changes meanwhile. If
-// a key of another type has taken the place of the hash, there are none: the levels are gone.
+// the key of the hash has another type, there are no records, because the levels are lost.
 func (s *Redis) levelRecords(ctx context.Context, p int) iter.Seq2[levelRecord, error] {
 	return func(yield func(levelRecord, error) bool) {
 		it := s.redis.HScan(ctx, s.keys.Levels(p), 0, "", 500).Iterator()

@@ -99,7 +99,7 @@ func listOf(l *lua.LState, texts []string) *lua.LTable {
 	return t
 }
 
-// messageOf gives the error reply of a function that failed. An error that redis.call raised is a table.
+// messageOf returns the error reply of a function that failed. An error that redis.call raised is a table.
 func messageOf(err error) string {
 	var failed *lua.ApiError
 	if !errors.As(err, &failed) {
@@ -111,7 +111,7 @@ func messageOf(err error) string {
 	return "ERR user_function: " + failed.Object.String()
 }
 
-// call is redis.call, which raises an error, and redis.pcall, which returns it.
+// call implements redis.call, which raises an error, and redis.pcall, which returns it.
 func (f *functions) call(l *lua.LState, raises bool) int {
 	args := make([]string, l.GetTop())
 	for i := range args {
@@ -135,7 +135,7 @@ func errorTable(l *lua.LState, err error) *lua.LTable {
 	return t
 }
 
-// dispatch runs a command and gives its reply.
+// dispatch runs a command and returns its reply.
 func (f *functions) dispatch(l *lua.LState, args []string) (lua.LValue, error) {
 	f.reply.Reset()
 	f.in.Reset(&f.reply)

@@ -2,8 +2,8 @@
 // call: it creates each function and reads each plan again. A library keeps both.
 //
 // It has what this project needs of functions: FUNCTION LOAD, LIST and DELETE, FCALL and FCALL_RO; within a function
-// redis.call, redis.pcall, redis.sha1hex and cjson. A call cannot be part of a transaction (MULTI), and nothing keeps a
-// function with the flag no-writes from writing. Read call.go next.
+// redis.call, redis.pcall, redis.sha1hex and cjson. A call cannot be part of a transaction (MULTI), and a function with
+// the flag no-writes can write, without an error. Read call.go next.
 package embedded
 
 import (
@@ -165,7 +165,7 @@ func (f *functions) load(code string) (name, refusal string) {
 	return name, ""
 }
 
-// list answers FUNCTION LIST. It gives the names of the libraries, without their functions.
+// list answers FUNCTION LIST with the names of the libraries, without their functions.
 func (f *functions) list(c *server.Peer, pattern string) {
 	var names []string
 	for name := range f.libraries {

@@ -23,14 +23,14 @@ const Group = "workers"
 // Reader reads and claims the events of some partitions for one consumer of the
 // group. A Reader is used by one goroutine at a time.
 type Reader struct {
-	redis    redis.UniversalClient
-	keys     *stream.Keys
-	consumer string
-	parts    []int
-	streams  []string // the events keys of parts, then as many ">"
-	byName   map[string]int
-	most     int // how many events of each partition a read may bring; a larger reply was too large; 0: not known
-	together int // how many pending events are read at a time, at most claimGroup; 0: not known
+	redis      redis.UniversalClient
+	keys       *stream.Keys
+	consumer   string
+	parts      []int
+	streams    []string // the events keys of parts, then as many ">"
+	byName     map[string]int
+	readCount  int // how many events of each partition a read requests; halved if a reply is lost; 0: not set yet
+	groupCount int // how many pending events are read at a time, at most claimGroup; 0: not set yet
 }
 
 // MaxEventBytes bounds the names and values of an event's fields, because each command that returns the event occupies
@@ -57,8 +57,8 @@ func NewReader(c redis.UniversalClient, k *stream.Keys, consumer string, partiti
 	return r
 }
 
-// Take sets which of its partitions Read and CreateGroups use from now on. A
-// partition whose stream is of another type would make the others fail.
+// Take sets which of its partitions Read and CreateGroups use from now on. Leave
+// out a partition whose stream has the wrong type: Read would fail for all partitions.
 func (r *Reader) Take(partitions []int) {
 	if slices.Equal(partitions, r.parts) {
 		return
@@ -94,9 +94,9 @@ func (r *Reader) CreateGroups(ctx context.Context) error {
 // longer exist (it expired, somebody deleted it, Redis restarted empty), the group
 // is created again and Read returns no batch. After ErrReplyLost the next reads bring fewer events.
 func (r *Reader) Read(ctx context.Context, count int, block time.Duration) ([]Batch, error) {
-	r.most = min(cmp.Or(r.most, count), count)
+	r.readCount = min(cmp.Or(r.readCount, count), count)
 	got, err := r.redis.XReadGroup(ctx, &redis.XReadGroupArgs{
-		Group: Group, Consumer: r.consumer, Streams: r.streams, Count: int64(r.most), Block: block,
+		Group: Group, Consumer: r.consumer, Streams: r.streams, Count: int64(r.readCount), Block: block,
 	}).Result()
 	switch {
 	case errors.Is(err, redis.Nil):
@@ -105,12 +105,12 @@ func (r *Reader) Read(ctx context.Context, count int, block time.Duration) ([]Ba
 		return nil, r.CreateGroups(ctx)
 	case err != nil:
 		if isSlow(err) || errors.Is(err, replyguard.ErrTooLarge) {
-			r.most = (r.most + 1) / 2
+			r.readCount = (r.readCount + 1) / 2
 			err = fmt.Errorf("%w: %w", ErrReplyLost, err)
 		}
 		return nil, fmt.Errorf("reading events: %w", err)
 	}
-	r.most++
+	r.readCount++
 	batches := make([]Batch, 0, len(got))
 	for _, s := range got {
 		batches = append(batches, Batch{Partition: r.byName[s.Stream], Messages: messages(s.Messages)})
@@ -140,7 +140,7 @@ func (r *Reader) MayPend(ctx context.Context, parts []int) []int {
 // Claim takes over events of partition p, up to count or claimStep, that have been pending with a
 // consumer for minIdle or longer, from cursor on ("0-0" to begin). It returns the
 // cursor to continue with ("0-0": all were seen). Events that were trimmed are no longer pending. If large events
-// leave no room for others, those pend with this consumer, and can be claimed after minIdle again.
+// leave no room for others, the others stay pending with this consumer, and can be claimed again after minIdle.
 func (r *Reader) Claim(ctx context.Context, p int, minIdle time.Duration, cursor string,
 	count int) (b Batch, next string, err error) {
 	ids, next, err := r.redis.XAutoClaimJustID(ctx, &redis.XAutoClaimArgs{
@@ -166,8 +166,8 @@ func (r *Reader) Own(ctx context.Context, p int, cursor string) (b Batch, next s
 	return r.pending(ctx, p, ids, next, err)
 }
 
-// pending reads pending events of partition p, each with its own reply. One that is too large has no values, and the
-// reason in Err. Trimmed ones are left out. err is that of the command that found the events.
+// pending reads pending events of partition p, each with its own reply. An event that is too large has no values, and
+// the reason in Err. Trimmed events are left out. err is that of the command that found the events.
 func (r *Reader) pending(ctx context.Context, p int, ids []string, cursor string, err error) (Batch, string, error) {
 	b, name := Batch{Partition: p}, r.keys.Events(p)
 	if isGroupGone(err) {
@@ -179,8 +179,8 @@ func (r *Reader) pending(ctx context.Context, p int, ids []string, cursor string
 			cursor = ids[0]
 			break
 		}
-		r.together = min(cmp.Or(r.together, claimGroup), claimGroup)
-		group := ids[:min(r.together, len(ids))]
+		r.groupCount = min(cmp.Or(r.groupCount, claimGroup), claimGroup)
+		group := ids[:min(r.groupCount, len(ids))]
 		pipe := r.redis.Pipeline()
 		entries := make([]*redis.XMessageSliceCmd, len(group))
 		for i, id := range group {
@@ -188,8 +188,8 @@ func (r *Reader) pending(ctx context.Context, p int, ids []string, cursor string
 		}
 		Exec(ctx, r.redis, pipe)
 		slow := slices.IndexFunc(entries, func(e *redis.XMessageSliceCmd) bool { return isSlow(e.Err()) })
-		if r.together++; slow >= 0 && len(group) > 1 {
-			r.together = len(group) / 2
+		if r.groupCount++; slow >= 0 && len(group) > 1 {
+			r.groupCount = len(group) / 2
 			group, entries = group[:slow], entries[:slow]
 		}
 		ids = ids[len(group):]
@@ -211,8 +211,8 @@ func (r *Reader) pending(ctx context.Context, p int, ids []string, cursor string
 	return b, cursor, nil
 }
 
-// Exec sends the commands of a pipeline, which only read. Each has its own error. If a reply was too large, no reply
-// after it has come: these commands are sent again, one at a time.
+// Exec sends the commands of a pipeline, which only read. Each has its own error. If a reply was too large, the replies
+// after it were not read: these commands are sent again, one at a time.
 func Exec(ctx context.Context, c redis.UniversalClient, pipe redis.Pipeliner) {
 	list, _ := pipe.Exec(ctx)
 	for _, cmd := range list {

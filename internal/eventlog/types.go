@@ -10,20 +10,20 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// Types is the result for one partition: the key that has another type than ours, or why this is unknown.
+// Types is the result for one partition: a key that has the wrong type, or why this is unknown.
 type Types struct {
-	Wrong string // the name of a key; empty if all are right
-	Err   error  // another error, if no key is known to be wrong
-	// Beside is like Wrong, for the keys without which only reservations or overrides stop.
+	Wrong string // the name of a key of the wrong type; empty if there is none
+	Err   error  // another error, if no key is known to have the wrong type
+	// Beside is like Wrong, for the keys that only reservations or overrides need.
 	Beside string
 }
 
 // TypesOf examines the types of partitions' own keys.
 func TypesOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys, parts []int) map[int]Types {
 	pipe := c.Pipeline()
-	asked, beside := make(map[int][]redis.Cmder, len(parts)), make(map[int][]redis.Cmder, len(parts))
+	required, beside := make(map[int][]redis.Cmder, len(parts)), make(map[int][]redis.Cmder, len(parts))
 	for _, p := range parts {
-		asked[p] = []redis.Cmder{
+		required[p] = []redis.Cmder{
 			pipe.XLen(ctx, k.Events(p)), pipe.XLen(ctx, k.Outbox(p)), pipe.HLen(ctx, k.Levels(p)),
 			pipe.ZCard(ctx, k.Due(p)), pipe.ZCard(ctx, k.IDs(p)),
 		}
@@ -34,16 +34,16 @@ func TypesOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys, parts
 	_, _ = pipe.Exec(ctx) // each command has its own error
 	all := make(map[int]Types, len(parts))
 	for _, p := range parts {
-		is := typesIn(asked[p])
+		is := typesIn(required[p])
 		is.Beside = typesIn(beside[p]).Wrong
 		all[p] = is
 	}
 	return all
 }
 
-// typesIn reads the replies to commands, each of which fails if its key has another type than ours.
-func typesIn(asked []redis.Cmder) (is Types) {
-	for _, cmd := range asked {
+// typesIn reads the replies to commands, each of which fails if its key has the wrong type.
+func typesIn(required []redis.Cmder) (is Types) {
+	for _, cmd := range required {
 		switch e := cmd.Err(); {
 		case e == nil:
 		case redisclient.IsWrongType(e):

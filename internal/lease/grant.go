@@ -14,27 +14,27 @@ type Grant struct {
 
 	answered  time.Time
 	until     time.Time // by the monotonic clock
-	untilWall int64     // the same by the wall clock, in ns since 1970: it goes on while the machine sleeps
+	untilWall int64     // the same by the wall clock, in ns since 1970, which goes on while the machine is suspended
 	low       int64     // with fewer units left, the lease is renewed early
-	least     int64     // what was asked for last
-	// If there is almost no room, no units are asked for until pauseUntil. If denyFrom is above 0, checks of denyFrom
+	least     int64     // Least of the last request
+	// If almost no units are free, none are requested until pauseUntil. If denyFrom is above 0, checks of denyFrom
 	// units and more are denied from memory. Other checks go to the shared count.
 	pauseUntil time.Time
 	denyFrom   int64
-	freeAt     time.Time // when as many units are free, if that is later
+	freeAt     time.Time // when least units are free, if that is after pauseUntil
 	phase      int64     // of the key's renewals, in ns (align)
 }
 
-// newGrant makes the grant of an answer to a request that was sent at `asked`.
-func newGrant(l *List, key string, plan Plan, got api.LeaseAnswer, asked time.Time, least int64) *Grant {
-	end := asked.Add(plan.LeaseTime())
+// newGrant returns the grant of an answer to a request that was sent at `sent`.
+func newGrant(l *List, key string, plan Plan, got api.LeaseAnswer, sent time.Time, least int64) *Grant {
+	end := sent.Add(plan.LeaseTime())
 	g := &Grant{Plan: plan, Answer: got, answered: l.Now(), until: end, untilWall: end.UnixNano(),
 		low: int64(float64(got.Units) * lowAt), least: least, phase: int64(crc32.ChecksumIEEE([]byte(key)))}
 	if plan.Denies() {
 		g.denyFrom = 1
 	}
 	if got.Units > 0 && g.room() < 1.0/paces {
-		g.pauseUntil, g.low = g.align(asked.Add(pace(plan))), 0
+		g.pauseUntil, g.low = g.align(sent.Add(pace(plan))), 0
 	}
 	return g
 }
@@ -63,8 +63,8 @@ func (a Answer) Windows() []api.WindowState {
 	return out
 }
 
-// RetryAfter returns the time until units of the key are asked for again, or are free. It is 0 if the answer is not a
-// denial.
+// RetryAfter returns the time until units of the key are requested again, or until they are free if that is later. It
+// is 0 if the answer is not a denial.
 func (a Answer) RetryAfter() time.Duration {
 	if a.Allowed {
 		return 0
@@ -117,7 +117,7 @@ func (g *Grant) nextRenewal(now time.Time) time.Duration {
 	return time.Duration(float64(g.horizon(g.Plan)) * renewAt)
 }
 
-// horizon returns for how long units are asked for: for the time of a lease, and for less time if there is less room.
+// horizon returns for which time units are requested: the time of a lease, or less if few units are free.
 func (g *Grant) horizon(plan Plan) time.Duration {
 	span := plan.LeaseTime()
 	if g == nil {

@@ -22,7 +22,7 @@ type Lease struct {
 	first Plan // before there is a grant; may be nil
 
 	left  atomic.Int64 // units that may be spent
-	unmet atomic.Int64 // units that were asked for in vain since the last renewal
+	unmet atomic.Int64 // units that checks have not got since the last renewal
 	grant atomic.Pointer[Grant]
 
 	mu       sync.Mutex    // guards what follows, and makes renewals come one at a time
@@ -34,9 +34,9 @@ type Lease struct {
 	ended   bool
 	id      string
 	units   int64     // reserved units, including spent ones
-	renewed time.Time // before the first renewal: since when the key is asked for, and (wanted) how much
-	wanted  int64
-	rate    float64 // units a second that are asked for here
+	renewed time.Time // the last renewal with demand; before the first renewal: the first check of the key
+	wanted  int64     // units that checks have asked for since then, before the first renewal
+	rate    float64   // units a second that are asked for here
 	timer   Stopper
 }
 
@@ -81,7 +81,7 @@ func (l *Lease) Take(n int64) (a Answer, ok bool) {
 	g, now := l.grant.Load(), l.of.Now()
 	a = Answer{Grant: g, Now: now, Left: left}
 	switch {
-	case g == nil: // it has ended since, and these units are charged
+	case g == nil: // the lease has ended since, and these units are charged
 		return Answer{}, false
 	case allowed && !g.IsValid(now):
 		return Answer{}, false // these units are charged, but nobody got them
@@ -98,9 +98,9 @@ func (l *Lease) Take(n int64) (a Answer, ok bool) {
 	return a, false
 }
 
-// Decide is Take that renews the lease if it has too few units, and waits for the renewal until the deadline, if
-// there is one. A renewal that was answered since the call came decides the call, however late the caller goes on, if
-// its pause was not over when the call came.
+// Decide is like Take, but renews the lease if it has too few units, and waits for the renewal until the deadline, if
+// there is one. If a renewal denies the call, and was answered after the call came (at `came`), the denial is valid
+// even if this goroutine sees it only after the pause.
 func (l *Lease) Decide(ctx context.Context, n int64, came, deadline time.Time) (Answer, bool) {
 	for range 2 {
 		a, ok := l.Take(n)
@@ -112,7 +112,7 @@ func (l *Lease) Decide(ctx context.Context, n int64, came, deadline time.Time) (
 			l.unmet.Add(n)
 			return a, true
 		case g != nil && a.Now.Before(g.pauseUntil):
-			l.unmet.Add(n) // asked for, at least
+			l.unmet.Add(n) // it counts as demand
 			return a, false
 		}
 		over := l.Start(n)

@@ -18,7 +18,7 @@ import (
 // HotAsks is how often a key is asked for within the time of a lease before it gets one.
 const HotAsks = 10
 
-// Source has the count, and reserves units of it.
+// Source has the shared count, and reserves units in it.
 type Source interface {
 	// Plan returns the plan that a key has now. before is the plan of its last grant, or nil. ends is true if the
 	// plan is another one, so that the lease must end.
@@ -133,7 +133,7 @@ func (l *List) Ask(key string, span time.Duration, n int64, first Plan) *Lease {
 	rate, ok := l.rates.Get(key)
 	if !ok {
 		rate = &asked{}
-		l.rates.Add(strings.Clone(key), rate) // it may be a part of a long request
+		l.rates.Add(strings.Clone(key), rate) // otherwise the key may keep a long request in memory
 	}
 	if age := now.Sub(rate.since); age < 0 || age > span {
 		*rate = asked{since: now}

@@ -13,7 +13,7 @@ const (
 	// renewAt is the part of its time after which a lease is renewed. lowAt is the part of its units that is left
 	// when it is renewed early.
 	renewAt, lowAt = 0.8, 0.15
-	// spare is the factor by which more is asked for than the local rate would use, if there is room.
+	// spare is the factor by which more units are requested than the local rate needs, if there is room.
 	spare = 1.25
 	// roomy: if a twelfth of the limit or more is free, a lease lasts its whole time. If less is free, it is shorter,
 	// down to the shortest window divided by paces.
@@ -23,8 +23,8 @@ const (
 	late = 2 * time.Millisecond
 
 	minPace = 5 * time.Millisecond
-	// grace is how much longer units are reserved in the shared count than they may be spent here: a grace-th part of
-	// the time. So units are not charged there and still spent here, even if the clocks run at different rates.
+	// Units are reserved in the shared count for a quarter (1/grace) longer than they may be spent here. So units are
+	// not charged there and still spent here, even if the clocks run at different rates.
 	grace = 4
 )
 
@@ -58,15 +58,15 @@ func (l *Lease) Start(n int64) <-chan struct{} {
 	go func() {
 		defer l.of.running.Done()
 		defer close(over)
-		for l.renew(n); !l.rest(); l.renew(0) {
+		for l.renew(n); !l.finish(); l.renew(0) {
 		}
 	}()
 	return over
 }
 
-// rest ends a renewal. It returns false if the lease must end, and has not ended yet. A lease that has ended is never
+// finish ends a renewal. It returns false if the lease must end, and has not ended yet. A lease that has ended is never
 // renewed.
-func (l *Lease) rest() bool {
+func (l *Lease) finish() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended {
@@ -148,7 +148,7 @@ func (l *Lease) keep(want int64, valid bool) (left, keep int64) {
 		keep = left
 		if !valid {
 			keep = 0
-		} else if want == 0 || want < left/2 { // less is not worth a change of the mark that units came back
+		} else if want == 0 || want < left/2 { // fewer units are not worth a change of the mark (counters/freed.go)
 			keep = min(left, want)
 		}
 		if l.left.CompareAndSwap(left, keep) {
@@ -181,13 +181,13 @@ func (l *Lease) want(plan Plan, ends bool, g *Grant, n int64, now time.Time) (wa
 		least = g.least
 	}
 	if demand > 0 {
-		l.renewed = now // else the time without demand goes on
+		l.renewed = now // without demand, the time since the last demand continues
 	}
 	if ending := l.ending.Swap(false); ending || ends || span == 0 || l.of.closed.Load() {
 		return 0, least
 	}
 	rate := float64(demand) / passed.Seconds()
-	if rate < l.rate { // it falls by the part of the time of a lease for which less was asked for
+	if rate < l.rate { // the rate falls slowly: in proportion to the time that has passed
 		rate += (l.rate - rate) * max(1-passed.Seconds()/(renewAt*span.Seconds()), 0)
 	}
 	l.rate = rate

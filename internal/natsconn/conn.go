@@ -55,7 +55,7 @@ type conn struct {
 
 	informed bool // the first INFO has come
 	ready    bool // the first PONG has come: the server has accepted the connection
-	shake    bool // the next write begins with the TLS handshake
+	startTLS bool // the next write begins with the TLS handshake
 	limit    int64
 	infos    *rate.Limiter
 	errors   *rate.Limiter
@@ -63,8 +63,8 @@ type conn struct {
 
 // Write does the TLS handshake before the first byte after INFO.
 func (c *conn) Write(p []byte) (int, error) {
-	if c.shake {
-		c.shake = false
+	if c.startTLS {
+		c.startTLS = false
 		if err := c.handshake(); err != nil {
 			return 0, fmt.Errorf("%w: %w", nats.ErrTLS, err)
 		}
@@ -89,7 +89,7 @@ func (c *conn) handshake() error {
 	return nil
 }
 
-// Read returns no byte of a refused line, nor any byte after it. It waits only for its first byte.
+// Read returns no byte of a refused line, nor any byte after it. It waits only until one byte can be returned.
 func (c *conn) Read(p []byte) (n int, err error) {
 	for n < len(p) && c.failed == nil && (n == 0 || c.available()) {
 		var k int
@@ -227,7 +227,7 @@ func (c *conn) info(text []byte) error {
 	}
 	if !c.informed {
 		c.informed = true
-		c.shake = c.dialer.secure || info.TLSRequired
+		c.startTLS = c.dialer.secure || info.TLSRequired
 	}
 	limit := info.MaxPayload
 	if limit <= 0 {
@@ -251,21 +251,21 @@ func (c *conn) info(text []byte) error {
 	return nil
 }
 
-// refusal processes an error of the server: it shortens the text and hides secrets. For most errors the library would
-// close its connection forever; here they only end this connection, and the library connects again.
+// refusal processes an error of the server: it shortens the text and hides secrets. After most errors the library would
+// never connect again. Here, such an error only ends this connection, and the library connects again.
 func (c *conn) refusal(text string) error {
 	said := strings.ToLower(strings.Trim(text, " '"))
-	passing := strings.HasPrefix(said, nats.PERMISSIONS_ERR) || strings.HasPrefix(said, nats.MAX_SUBSCRIPTIONS_ERR)
-	if passing && !c.errors.Allow() {
+	staysOpen := strings.HasPrefix(said, nats.PERMISSIONS_ERR) || strings.HasPrefix(said, nats.MAX_SUBSCRIPTIONS_ERR)
+	if staysOpen && !c.errors.Allow() {
 		c.line = nil
 		return nil
 	}
 	most := shownText
-	if passing {
+	if staysOpen {
 		most = shownSubject // the library finds the subscription by the subject
 	}
 	text = c.dialer.show(text, most)
-	if c.ready && !passing {
+	if c.ready && !staysOpen {
 		return fmt.Errorf("NATS says %s", text)
 	}
 	c.line = []byte("-ERR " + text + "\r\n")

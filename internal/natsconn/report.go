@@ -19,7 +19,7 @@ const (
 	shownSubject   = 4096 // bytes of an error that names a subject, which has at most this length
 	shortestSecret = 3    // shorter texts are no secrets, and hiding them would hide common letters
 	masked         = "xxxxx"
-	// This many lines of a kind are logged at once, and after that one in this many seconds.
+	// Up to linesAtOnce lines of a kind are logged at once, and then one every secondsPerLine.
 	linesAtOnce, secondsPerLine = 5, 10
 )
 
@@ -65,10 +65,10 @@ func shorten(err error) error {
 	return short{err}
 }
 
-// kind is the log lines with one text, which have their own rate.
+// kind is the rate limit of the log lines with one text.
 type kind struct {
-	limit *rate.Limiter
-	left  int // lines dropped since the last line
+	limit   *rate.Limiter
+	dropped int // lines that were not logged since the last one
 }
 
 // reporter follows a connection: it sets Status, and logs at a bounded rate. Its methods are callbacks of the
@@ -84,19 +84,19 @@ func newReporter(log *slog.Logger, s *Status) *reporter {
 	return &reporter{log: log, status: s, kinds: map[string]*kind{}}
 }
 
-func (r *reporter) say(level slog.Level, text string, args ...any) {
+func (r *reporter) logLimited(level slog.Level, text string, args ...any) {
 	k := r.kinds[text]
 	if k == nil {
 		k = &kind{limit: rate.NewLimiter(rate.Limit(1.0/secondsPerLine), linesAtOnce)}
 		r.kinds[text] = k
 	}
 	if !k.limit.Allow() {
-		k.left++
+		k.dropped++
 		return
 	}
-	if k.left > 0 {
-		args = append(args, "more_of_these", k.left)
-		k.left = 0
+	if k.dropped > 0 {
+		args = append(args, "more_of_these", k.dropped)
+		k.dropped = 0
 	}
 	r.log.Log(context.Background(), level, text, args...)
 }
@@ -105,7 +105,7 @@ func (r *reporter) disconnected(_ *nats.Conn, err error) {
 	r.status.connected.Store(false)
 	r.status.disconnects.Add(1)
 	if err != nil {
-		r.say(slog.LevelWarn, "NATS is disconnected, trying again", "error", shorten(err))
+		r.logLimited(slog.LevelWarn, "NATS is disconnected, trying again", "error", shorten(err))
 	}
 }
 
@@ -113,18 +113,18 @@ func (r *reporter) disconnected(_ *nats.Conn, err error) {
 func (r *reporter) connected(nc *nats.Conn) {
 	r.status.connected.Store(true)
 	if r.waited {
-		r.say(slog.LevelInfo, "NATS is connected", "server", nc.ConnectedAddr())
+		r.logLimited(slog.LevelInfo, "NATS is connected", "server", nc.ConnectedAddr())
 	}
 }
 
 func (r *reporter) reconnected(nc *nats.Conn) {
 	r.status.connected.Store(true)
-	r.say(slog.LevelInfo, "NATS is connected again", "server", nc.ConnectedAddr())
+	r.logLimited(slog.LevelInfo, "NATS is connected again", "server", nc.ConnectedAddr())
 }
 
 func (r *reporter) refused(_ *nats.Conn, err error) {
 	r.waited = true
-	r.say(slog.LevelWarn, "connecting to NATS failed, trying again", "error", shorten(err))
+	r.logLimited(slog.LevelWarn, "connecting to NATS failed, trying again", "error", shorten(err))
 }
 
 // failed receives errors that the library finds outside of an operation: a refused subject, a slow subscriber, or an
@@ -134,7 +134,7 @@ func (r *reporter) failed(_ *nats.Conn, s *nats.Subscription, err error) {
 	if s != nil {
 		args = append(args, "subject", cut(s.Subject, shownText))
 	}
-	r.say(slog.LevelWarn, "NATS reports an error", args...)
+	r.logLimited(slog.LevelWarn, "NATS reports an error", args...)
 }
 
 func (r *reporter) closed(nc *nats.Conn) {

@@ -40,9 +40,9 @@ type All struct {
 	log   *slog.Logger
 	set   *set
 
-	born   time.Time      // this process's monotonic clock starts here
-	bornMs int64          // in ms since 1970
-	ahead  []atomic.Int64 // partition → how far its server's clock is ahead of this process's, in ms
+	began   time.Time      // this process's clock is monotonic from here on
+	beganMs int64          // the same, in ms since 1970
+	ahead   []atomic.Int64 // partition → how far its server's clock is ahead of this process's, in ms
 
 	mu       sync.Mutex // held while changes are read
 	versions []string   // partition → the version that was read last; "" before that
@@ -74,7 +74,7 @@ func New(s Store, log *slog.Logger) *All {
 		log = slog.New(slog.DiscardHandler)
 	}
 	now := time.Now()
-	return &All{store: s, log: log, set: newSet(), born: now, bornMs: now.UnixMilli(),
+	return &All{store: s, log: log, set: newSet(), began: now, beganMs: now.UnixMilli(),
 		ahead: make([]atomic.Int64, s.Keys.Partitions), versions: make([]string, s.Keys.Partitions)}
 }
 
@@ -122,24 +122,24 @@ func (o *All) Clock(p int) int64 {
 	if now := o.store.Now(); now != 0 {
 		return int64(now)
 	}
-	return o.bornMs + time.Since(o.born).Milliseconds() + o.ahead[p].Load()
+	return o.beganMs + time.Since(o.began).Milliseconds() + o.ahead[p].Load()
 }
 
 // Run follows the changes until ctx ends.
 func (o *All) Run(ctx context.Context) {
-	tell := o.outage()
+	report := o.outage()
 	for pause.For(ctx, pollEvery) {
 		within, cancel := context.WithTimeout(ctx, 5*time.Second)
 		err := o.Poll(within)
 		cancel()
 		if ctx.Err() == nil {
-			tell(err)
+			report(err)
 		}
 	}
 }
 
-// outage returns a function that logs the results of reads: only the first of several failures, and the first success
-// after a failure.
+// outage returns a function that receives the result of each read. It logs only the first of several failures, and the
+// first success after a failure.
 func (o *All) outage() func(error) {
 	failed := false
 	return func(err error) {
@@ -159,11 +159,11 @@ func (o *All) Poll(ctx context.Context) error {
 	o.mu.Lock()
 	changed, err := o.poll(ctx)
 	o.mu.Unlock()
-	o.tell(changed)
+	o.callHooks(changed)
 	return err
 }
 
-func (o *All) tell(targets []string) {
+func (o *All) callHooks(targets []string) {
 	if len(targets) > 0 {
 		for _, hook := range o.hooks {
 			hook(targets)
@@ -201,12 +201,12 @@ func (o *All) compareClocks(ctx context.Context) error {
 	if o.store.Now() != 0 || time.Since(o.clockAt) < clockEvery {
 		return nil
 	}
-	asked := time.Now()
+	sent := time.Now()
 	clocks, err := eventlog.Clocks(ctx, o.store.Redis, o.store.Keys)
 	answered := time.Now()
-	between := asked.Add(answered.Sub(asked) / 2)
+	between := sent.Add(answered.Sub(sent) / 2)
 	for p, ms := range clocks {
-		o.ahead[p].Store(ms - (o.bornMs + between.Sub(o.born).Milliseconds()))
+		o.ahead[p].Store(ms - (o.beganMs + between.Sub(o.began).Milliseconds()))
 	}
 	if err == nil {
 		o.clockAt = answered

@@ -40,10 +40,10 @@ func (o *All) Set(ctx context.Context, validate func(*api.Override) error, one a
 			return one, err
 		}
 		if attempt == 5 {
-			return one, fmt.Errorf("%w: Redis's clock does not go on evenly, or Redis takes over a second to answer",
+			return one, fmt.Errorf("%w: Redis's clock jumps, or Redis takes longer than a second to answer",
 				api.ErrUnavailable)
 		}
-		// The known difference between the clocks is from before a step of the clock.
+		// The clock of Redis or of this machine was set after compareClocks compared them.
 		o.ahead[p].Add(now - one.AtMs)
 		one.AtMs = now
 	}
@@ -65,7 +65,7 @@ func (o *All) Preview(validate func(*api.Override) error, one api.Override, last
 	return one, err
 }
 
-// validate is for what does not depend on the time.
+// validate checks what does not depend on the time.
 func (o *All) validate(validate func(*api.Override) error, one *api.Override) error {
 	if err := validate(one); err != nil {
 		return err
@@ -98,8 +98,8 @@ func pastError(one api.Override, nowMs int64) error {
 		time.UnixMilli(one.UntilMs).UTC().Format(time.RFC3339), time.UnixMilli(nowMs).UTC().Format(time.RFC3339))
 }
 
-// setAt sets an override with its end, see setEnd. If lasts is above 0 and AtMs is not the present by Redis's clock,
-// the override is not set. setAt also returns the present.
+// setAt sets an override with its end, see setEnd. If lasts is above 0 and AtMs is not the present time by Redis's
+// clock, the override is not set. setAt also returns the present time.
 func (o *All) setAt(ctx context.Context, p int, one *api.Override, lasts time.Duration) (got outcome, nowMs int64,
 	err error) {
 	if err := setEnd(one, lasts); err != nil {
@@ -148,10 +148,10 @@ func (o *All) change(ctx context.Context, p int, target, value, by, reason strin
 	o.mu.Lock()
 	targets, err := o.catchUp(ctx, p)
 	if err != nil { // it is set anyway, and Run will read it
-		o.log.Warn("an override is set, and cannot be read back yet", "error", err)
+		o.log.Warn("an override is changed in Redis, but this process cannot read it yet", "error", err)
 	}
 	o.mu.Unlock()
-	o.tell(targets)
+	o.callHooks(targets)
 	return got, nowMs, nil
 }
 

@@ -39,7 +39,7 @@ type Config struct {
 }
 
 // Announcer announces to other processes which rules this process has. It logs and measures which other processes
-// have other rules. It also keeps the number of partitions in Redis, which refuses processes with another number.
+// have other rules. It also keeps the number of partitions in Redis: a process with another number does not start.
 type Announcer struct {
 	config   Config
 	lua      *lua.Caller
@@ -76,7 +76,7 @@ func (a *Announcer) Run(ctx context.Context) {
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err := a.config.Redis.HDel(within, a.config.Keys.Processes(), a.config.Name).Err(); err != nil {
-		a.config.Log.Debug("saying that the process ends failed", "error", err)
+		a.config.Log.Debug("removing this process's announcement failed", "error", err)
 	}
 }
 
@@ -92,11 +92,11 @@ func (a *Announcer) failed(err error) {
 }
 
 func (a *Announcer) announce(ctx context.Context) error {
-	asking, cancel := context.WithTimeout(ctx, a.config.Every)
+	within, cancel := context.WithTimeout(ctx, a.config.Every)
 	defer cancel()
-	a.checkMeta(asking)
+	a.checkMeta(within)
 	own := a.config.Fingerprint()
-	r := a.lua.Call(asking, "announce", nil, []string{a.config.Keys.Processes()}, lua.Now(0).Arg(), a.config.Name, own,
+	r := a.lua.Call(within, "announce", nil, []string{a.config.Keys.Processes()}, lua.Now(0).Arg(), a.config.Name, own,
 		3*a.config.Every.Milliseconds())
 	now, all := r.Integer(), []Process(nil)
 	for r.More() {
@@ -106,16 +106,16 @@ func (a *Announcer) announce(ctx context.Context) error {
 		return fmt.Errorf("announcing in %s: %w", a.config.Keys.Processes(), err)
 	}
 	a.compare(own, all, now)
-	return a.noteLibrary(asking, now)
+	return a.noteLibrary(within, now)
 }
 
-// checkMeta records the number of partitions again if Redis has lost it, as an empty Redis has. If there is another
-// number now, it logs this once a minute. It logs no other failure: the announcement fails too.
+// checkMeta records the number of partitions again if Redis has lost it, for example all data. If Redis has another
+// number now, it logs this once a minute. It logs no other failure, because the announcement then fails too.
 func (a *Announcer) checkMeta(ctx context.Context) {
 	err := stream.CheckMeta(ctx, a.config.Redis, a.config.Keys)
 	if errors.Is(err, stream.ErrMismatch) && time.Since(a.mismatch) >= time.Minute {
 		a.mismatch = time.Now()
-		a.config.Log.Error("the prefix is in use otherwise since this process started: keys are counted in two places",
+		a.config.Log.Error("the settings of the prefix have changed: keys are counted in two places",
 			"error", err, "fix", "stop the processes that have another number")
 	}
 }
@@ -128,7 +128,7 @@ func (a *Announcer) noteLibrary(ctx context.Context, now int64) error {
 		Member: lua.Library().Name})
 	pipe.PExpire(ctx, a.config.Keys.Libraries(), lasts)
 	if _, err := pipe.Exec(ctx); err != nil {
-		return fmt.Errorf("noting the library in %s: %w", a.config.Keys.Libraries(), err)
+		return fmt.Errorf("recording the library in %s: %w", a.config.Keys.Libraries(), err)
 	}
 	a.refused = false
 	return nil

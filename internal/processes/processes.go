@@ -1,6 +1,6 @@
-// Package processes reports which processes of a prefix run and with which rules, so that it is noticed if two of
-// them have different rules. Each process announces itself in one hash every few seconds, by lua/announce.lua, which
-// also returns the others. Read announcer.go next (how a process announces itself and reports the others).
+// Package processes reports which processes of a prefix run and with which rules, so that operators notice if two of
+// them have different rules. Each process announces itself in one hash every few seconds with announce.lua, which also
+// returns the others. Read announcer.go next (how a process announces itself and reports the others).
 package processes
 
 import (
@@ -32,15 +32,15 @@ type Process struct {
 
 // List returns the running processes, by name, and the time on Redis's clock. It writes nothing.
 func List(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (all []Process, nowMs int64, err error) {
-	asked := c
+	server := c
 	if cluster, ok := c.(*redis.ClusterClient); ok { // the clock must be that of the server with the hash
 		master, err := cluster.MasterForKey(ctx, k.Processes())
 		if err != nil {
 			return nil, 0, fmt.Errorf("finding the master of %s: %w", k.Processes(), err)
 		}
-		asked = master
+		server = master
 	}
-	pipe := asked.Pipeline()
+	pipe := server.Pipeline()
 	clock, fields := pipe.Time(ctx), pipe.HGetAll(ctx, k.Processes())
 	_, _ = pipe.Exec(ctx) // each command has its own error
 	if err := errors.Join(clock.Err(), fields.Err()); err != nil {

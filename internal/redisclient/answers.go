@@ -9,9 +9,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// passing are errors of Redis that end after a while, or after an operator has fixed
+// temporary are errors of Redis that end after a while, or after an operator has fixed
 // their cause.
-var passing = []string{"LOADING", "BUSY", "TRYAGAIN", "MOVED", "ASK", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "OOM",
+var temporary = []string{"LOADING", "BUSY", "TRYAGAIN", "MOVED", "ASK", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "OOM",
 	"NOREPLICAS", "MISCONF", "NOSCRIPT", "NOAUTH", "WRONGPASS", "NOPERM", "UNKILLABLE"}
 
 // IsRefusal reports whether an error is an answer of Redis that the same request will
@@ -22,7 +22,7 @@ func IsRefusal(err error) bool {
 	if err == nil || !errors.As(err, &answered) {
 		return false
 	}
-	for _, p := range passing {
+	for _, p := range temporary {
 		if strings.HasPrefix(answered.Error(), p) {
 			return false
 		}
@@ -43,8 +43,8 @@ func IsWrongType(err error) bool {
 		strings.Contains(text, ": WRONGTYPE Operation against a key ")
 }
 
-// Word returns the word that an answer of Redis which is an error begins with, such as OOM. It is empty if Redis did
-// not answer, or answered that it has no value (redis.Nil).
+// Word returns the first word of an error reply of Redis, such as OOM. It is empty if Redis did not answer, or answered
+// that it has no value (redis.Nil).
 func Word(err error) string {
 	var answered redis.Error
 	if !errors.As(err, &answered) || errors.Is(err, redis.Nil) {

@@ -81,7 +81,7 @@ func (h nodeHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			defer cancel()
 			ctx = bounded
 		}
-		return h.named(next(ctx, cmd))
+		return h.withAddress(next(ctx, cmd))
 	}
 }
 
@@ -90,14 +90,14 @@ func (h nodeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)
 		for _, cmd := range cmds {
-			cmd.SetErr(h.named(cmd.Err()))
+			cmd.SetErr(h.withAddress(cmd.Err()))
 		}
-		return h.named(err)
+		return h.withAddress(err)
 	}
 }
 
-// named adds the address to a timeout that does not have it.
-func (h nodeHook) named(err error) error {
+// withAddress adds the address to a timeout that does not have it.
+func (h nodeHook) withAddress(err error) error {
 	var timeout net.Error
 	if errors.As(err, &timeout) && timeout.Timeout() && !strings.Contains(err.Error(), string(h)) {
 		return fmt.Errorf("%s: %w", string(h), err)
@@ -186,7 +186,7 @@ func (r *redirector) follow(ctx context.Context, cmds []redis.Cmder, next redis.
 			if cmd.Err() == nil {
 				continue
 			}
-			r.learn(ctx, cmd.Err())
+			r.reloadMap(ctx, cmd.Err())
 			if to, again := r.next(cmd.Err()); again {
 				if groups[to] == nil {
 					order = append(order, to)
@@ -234,9 +234,9 @@ func send(ctx context.Context, to target, cmds []redis.Cmder) {
 	_, _ = pipe.Exec(ctx)
 }
 
-// learn makes go-redis read the map of slots again if an error says that the map may
-// have changed. If learn is called often, go-redis does so once in 200 ms.
-func (r *redirector) learn(ctx context.Context, err error) {
+// reloadMap makes go-redis read the map of slots again if an error says that the map may
+// have changed. go-redis reads it at most once in 200 ms.
+func (r *redirector) reloadMap(ctx context.Context, err error) {
 	var answered redis.Error
 	switch {
 	case !errors.As(err, &answered):

@@ -70,7 +70,7 @@ func (c *call) run(ctx context.Context, op, id string, head ...any) *lua.Reply {
 	return c.store.lua.Call(ctx, op, c.plans, append(keys, c.meters...), append(args, c.items...)...)
 }
 
-// states reads the state of each key from the rest of a reply; read reads that of one key.
+// states reads the state of each key from the rest of a reply; read reads the state of one key.
 func (c *call) states(r *lua.Reply, read func(*lua.Reply, *lua.Plan) lua.KeyState) ([]windows.KeyState, error) {
 	list := make([]lua.KeyState, len(c.planOf))
 	for i, plan := range c.planOf {

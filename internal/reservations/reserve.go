@@ -14,11 +14,11 @@ type ReserveState int64
 
 // The states of a reservation that was requested.
 const (
-	Denied        ReserveState = 0
-	Reserved      ReserveState = 1
-	StandsAlready ReserveState = 2  // the id was reserved before, by the same request
-	SettledBefore ReserveState = -1 // the id was reserved before, and is settled
-	OtherRequest  ReserveState = -2 // the id was reserved before, by another request
+	Denied          ReserveState = 0
+	Reserved        ReserveState = 1
+	AlreadyReserved ReserveState = 2  // by an earlier call with the same request
+	SettledBefore   ReserveState = -1 // an earlier call reserved it, and it is settled
+	OtherRequest    ReserveState = -2 // an earlier call reserved it, for another request
 )
 
 // Reservation is the outcome of a request for a reservation.
@@ -30,8 +30,8 @@ type Reservation struct {
 }
 
 // Reserve reserves the costs of the requests for ttl, all or none, under an id from ID.
-// All keys are in one shard; package check reserves in several shards. The fingerprint is a word for
-// the request. The same id may be sent again with the same fingerprint, and nothing is reserved twice.
+// All keys are in one shard; package check reserves in several shards. The fingerprint identifies the
+// request. The same id may be sent again with the same fingerprint, and nothing is reserved twice.
 func (s *Store) Reserve(ctx context.Context, id string, ttl time.Duration, fingerprint string,
 	requests []counters.Request,
 ) (Reservation, error) {
@@ -45,14 +45,14 @@ func (s *Store) Reserve(ctx context.Context, id string, ttl time.Duration, finge
 			return err
 		}
 		out = Reservation{State: state, ExpiresMs: expires, Verdict: counters.Verdict{Atomic: true, Items: items,
-			Allowed: state == Reserved || state == StandsAlready, Transitions: transitions}}
+			Allowed: state == Reserved || state == AlreadyReserved, Transitions: transitions}}
 		return nil
 	})
 	return out, err
 }
 
-// Withdraw takes back what Reserve has reserved of keys of one shard, and removes the id there, if
-// another shard denied the rest of the request.
+// Withdraw cancels what Reserve has reserved in one shard, and removes the id there. Call it if
+// another shard has denied the rest of the request.
 func (s *Store) Withdraw(ctx context.Context, id string, requests []counters.Request) error {
 	free := slices.Clone(requests)
 	for i := range free {

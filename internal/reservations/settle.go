@@ -72,7 +72,7 @@ func (s *Store) Settle(ctx context.Context, rules *windows.Rules, id string, par
 	if err != nil || len(keys) == 0 && op != Expire {
 		return Settlement{State: Unknown}, err
 	}
-	requests := make([]counters.Request, len(keys)) // the cost is what is charged
+	requests := make([]counters.Request, len(keys)) // each has the cost to charge
 	for i, k := range keys {
 		requests[i] = counters.Request{Plan: rules.Match(k.Key), Key: k.Key}
 		if op == Commit && slices.ContainsFunc(requests[i].Plan.Rules(), (*windows.Rule).Charges) {
@@ -110,7 +110,7 @@ func (s *Store) Settle(ctx context.Context, rules *windows.Rules, id string, par
 }
 
 // settle runs settle.lua. ms is how long a settled reservation is remembered; for a renewal, it is how long from now
-// the reservation expires. fingerprint is a word for the costs. It is safe to send again.
+// the reservation expires. fingerprint identifies the costs. It is safe to send again.
 func (c *call) settle(ctx context.Context, id string, op SettleOp, ms int64, fingerprint string) (Settlement,
 	[]windows.KeyState, error) {
 	r := c.run(ctx, "settle", id, string(op), ms, fingerprint)
@@ -120,8 +120,8 @@ func (c *call) settle(ctx context.Context, id string, op SettleOp, ms int64, fin
 	return out, states, err
 }
 
-// fingerprintOf returns a word for the costs of keys. It does not depend on how the caller gave them: one for all keys,
-// one for each, or none, which means what was reserved.
+// fingerprintOf identifies the costs of keys. It does not depend on how the caller gave them: one for all keys, one
+// for each, or none, which means the reserved units.
 func fingerprintOf(keys []SettledKey, cost func(key string, units int64) int64) string {
 	var lines []string
 	for _, k := range keys {
@@ -157,7 +157,7 @@ func (s *Store) Keys(ctx context.Context, id string, parts []int) ([]string, err
 
 // Sweep settles the reservations among due records of partition p. The counter sweeps the other records. The results
 // are those of counters.Redis.Sweep. If Redis refuses one reservation, Sweep goes on, and returns the refusal.
-func (s *Store) Sweep(ctx context.Context, p int, rules *windows.Rules, fields []string) (transitions, forgotten int64,
+func (s *Store) Sweep(ctx context.Context, p int, rules *windows.Rules, fields []string) (transitions, corrupt int64,
 	err error,
 ) {
 	var rest []string
@@ -177,12 +177,12 @@ func (s *Store) Sweep(ctx context.Context, p int, rules *windows.Rules, fields [
 			return 0, 0, err
 		}
 	}
-	transitions, forgotten, err = s.counter.Sweep(ctx, p, rules, rest)
-	return transitions, forgotten, cmp.Or(err, refused)
+	transitions, corrupt, err = s.counter.Sweep(ctx, p, rules, rest)
+	return transitions, corrupt, cmp.Or(err, refused)
 }
 
-// expire settles a reservation if it has expired. It leaves out the keys whose reservations are no longer there,
-// because a foreign key has their place.
+// expire settles a reservation if it has expired. It leaves out keys of the reservation whose set of reservations
+// (Keys.Holds) was replaced by a foreign key.
 func (s *Store) expire(ctx context.Context, p int, rules *windows.Rules, id string) error {
 	_, err := s.Settle(ctx, rules, id, []int{p}, Expire, 0, nil)
 	if !redisclient.IsWrongType(err) {

@@ -1,6 +1,6 @@
 // Package reservations reserves units of keys in Redis: they count as used until somebody commits or cancels them, or
-// until they expire. A slot in flight is a reservation too: of a window that counts nothing else. So are units that a
-// process or a client holds to answer from memory. Package counters has the counts themselves.
+// until they expire. A slot in flight is also a reservation; its window counts nothing else. A lease is a reservation
+// of units that a process or a client spends from memory. Package counters has the counts themselves.
 //
 // Begin with Store.Reserve, then read settle.go. lua/operations/reserve.lua describes the records in Redis. The tests
 // are in package counters, because they compare both packages with one recount.

@@ -1,8 +1,8 @@
 // Package subscription reads the messages of a JetStream stream in order, and notices when one could be missing.
 //
 // It reads through consumers of its own, one session after the other. nats.go's ordered consumer goes on by the
-// stream's sequence numbers. So after the stream was deleted and created again, it hears nothing until the new stream
-// has as many messages as the old one had.
+// stream's sequence numbers. So after the stream was deleted and created again, it receives nothing until the new
+// stream has as many messages as the old one had.
 package subscription
 
 import (
@@ -41,7 +41,7 @@ type Config struct {
 	From     jetstream.DeliverPolicy // where the first session begins
 	// Snapshots lets each later session begin as the first did. Otherwise it begins after the last message that came.
 	Snapshots bool
-	// Again ends a session for the error that it sends. Another one begins.
+	// Again: an error from this channel ends the session, and another one begins.
 	Again <-chan error
 	// Failed is called when a session could not begin or ended, but not twice in a row for the same error. If it
 	// returns an error, Run returns that.
@@ -91,7 +91,7 @@ func Run(ctx context.Context, c Config, take func(Delivery)) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			if text := fmt.Sprint(err); text != last { // otherwise it would be told every second
+			if text := fmt.Sprint(err); text != last { // otherwise Failed would get it every second
 				if err := c.Failed(err); err != nil {
 					return err
 				}
@@ -222,7 +222,7 @@ func (s *subscription) drop(consumer string) {
 	_ = s.js.DeleteConsumer(ctx, s.Stream, consumer)
 }
 
-// ValidateToken reports whether a prefix or the name of a rule can be one token of a NATS subject.
+// ValidateToken returns an error if a prefix or the name of a rule cannot be one token of a NATS subject.
 func ValidateToken(name string) error {
 	if name == "" || strings.ContainsAny(name, ".*> \t\r\n") {
 		return fmt.Errorf("%q is not a prefix or rule: it cannot be part of a NATS subject", name)

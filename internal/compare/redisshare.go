@@ -16,28 +16,28 @@ import (
 // keepFor is how long keys live if nobody removes them, for example after SIGKILL.
 const keepFor = 24 * time.Hour
 
-// ground is one algorithm's part of the Redis server: its keys, and the CPU time and memory that its requests took.
+// redisShare is what one algorithm has in Redis: its keys, and the CPU time and memory that its requests took.
 //
 // Keys expire by Redis's own clock, which differs from the time of the trace. With a clock that is passed in,
 // counters live for ten minutes or more. A run may take longer, so after each turn the expiry of the keys is
 // extended. The outboxes, which a relay empties in normal operation, are emptied too, so that the memory is that of
 // the counters.
-type ground struct {
+type redisShare struct {
 	client  redis.UniversalClient
 	keys    *stream.Keys
 	plan    *windows.Plan
 	counter *counters.Redis
 
-	cpu, memory float64 // in ns and bytes; NaN: the server does not tell
+	cpu, memory float64 // in ns and bytes; NaN: the server does not report it
 }
 
-func newGround(ctx context.Context, c redis.UniversalClient, prefix string, rules *windows.Rules,
-	clock *clock) (*ground, error) {
+func newRedisShare(ctx context.Context, c redis.UniversalClient, prefix string, rules *windows.Rules,
+	clock *clock) (*redisShare, error) {
 	keys, err := stream.NewKeys(prefix, stream.DefaultPartitions)
 	if err != nil {
 		return nil, err
 	}
-	g := &ground{client: c, keys: keys, plan: rules.PlanOf(rules.List()[0]), counter: counters.New(c, keys)}
+	g := &redisShare{client: c, keys: keys, plan: rules.PlanOf(rules.List()[0]), counter: counters.New(c, keys)}
 	g.counter.Now = clock.read
 	// Otherwise every write would renew expiries, as after a change of the rules.
 	if err := g.counter.RecordRules(ctx, rules); err != nil {
@@ -51,8 +51,8 @@ func newGround(ctx context.Context, c redis.UniversalClient, prefix string, rule
 	return g, g.keep(ctx, []Request{{Key: first}})
 }
 
-// measure adds the CPU time and the memory that do takes, which answers the requests, and extends the keys' expiry.
-func (g *ground) measure(ctx context.Context, requests []Request, do func() error) error {
+// measure runs do, which answers the requests, adds its CPU time and memory, and extends the expiry of the keys.
+func (g *redisShare) measure(ctx context.Context, requests []Request, do func() error) error {
 	var cpu float64
 	memory, err := measure.Used(ctx, g.client, measure.Memory, func() (err error) {
 		if cpu, err = measure.Used(ctx, g.client, measure.CPU, do); err != nil {
@@ -65,7 +65,7 @@ func (g *ground) measure(ctx context.Context, requests []Request, do func() erro
 	return err
 }
 
-func (g *ground) keep(ctx context.Context, requests []Request) error {
+func (g *redisShare) keep(ctx context.Context, requests []Request) error {
 	pipe := g.client.Pipeline()
 	pipe.PExpire(ctx, g.keys.Meta(), keepFor)
 	for _, r := range requests {
