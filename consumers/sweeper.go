@@ -25,7 +25,7 @@ type sweeper struct {
 	round        round
 
 	changes    ruleChanges // find other keys that are over a new limit (rescan.go)
-	overridden overridden  // examine keys whose override changed
+	overridden overridden  // examine keys for which an operator set something
 
 	// raised gets a signal when a fold of this process changes a level. The level of an old event may end soon.
 	raised chan struct{}
