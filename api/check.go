@@ -96,7 +96,7 @@ type CheckAnswer struct {
 	Windows []WindowState `json:"windows"`
 	// RetryAfterMs is the shortest wait after which the same request is allowed if nothing else is charged in the
 	// meantime, and nothing else changes: at RetryAfterMs-1 it is still denied. Below 0, no wait helps. For a block it
-	// is when that ends. After a charge that went over the limit, it is the wait for one unit.
+	// is the time until the block ends. After a charge that went over the limit, it is the wait for one unit.
 	RetryAfterMs int64  `json:"retry_after_ms"`
 	Source       Source `json:"source"`
 	// Charged: the cost counts although Allowed is false, because the check was of ModeCharge or the rule says so
@@ -146,7 +146,7 @@ type WindowKind struct {
 	Periodic
 	// InFlight: Limit units may be reserved at once, whatever the time.
 	InFlight bool `json:"in_flight,omitempty"`
-	// Distinct is the field whose different values are counted. Used of Limit + 1 then means more than Limit.
+	// Distinct is the field whose different values are counted. If Used is Limit + 1, the number is not known further.
 	Distinct string `json:"distinct,omitempty"`
 }
 

@@ -59,7 +59,7 @@ type Transition struct {
 	// Reason is the reason that the operator gave for a block (IsBlock). A block has no limit and no window.
 	Reason string `json:"reason,omitempty"`
 	InForce
-	// Values are those that the key touched last, by their field, the newest first, if its rule has publish_values.
+	// Values are the last values that the key touched, by field, the newest first. Only for rules with publish_values.
 	Values *Values `json:"values,omitempty"`
 	// TraceParent is the W3C trace context of the fold that wrote the transition. It is empty if no event of the fold
 	// had one. The message's header traceparent has the trace context of its publishing.

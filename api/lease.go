@@ -1,8 +1,8 @@
 package api
 
-// LeaseRequest takes a lease of a hot key, whose units the client may spend without a call. Or it renews the lease
-// and charges what was spent, or ends the lease (Want is 0). It may not be sent twice. While its outcome is not
-// known, no unit of the lease may be spent any more.
+// LeaseRequest takes, renews or ends (Want is 0) a lease of a hot key. The client may spend the units of a lease
+// without a call. A request with an ID charges what was spent. It may not be sent twice. If its outcome is not known,
+// no unit of the lease may be spent any more.
 type LeaseRequest struct {
 	Key string `json:"key"`
 	// ID is the id in the last answer, and Had its units; both are empty for a new lease.

@@ -57,7 +57,7 @@ func looksLikeAddress(text string) bool {
 		(text[0] == ':' || strings.IndexByte("0123456789abcdefABCDEF", text[0]) >= 0)
 }
 
-// nearlyNetwork matches text that is meant as a network; most are in fact none: 10.0.0.0/33, 203.0.113/24, 10.0.0.0/08.
+// nearlyNetwork matches text that is meant as a network but may be mistyped: 10.0.0.0/33, 203.0.113/24, 10.0.0.0/08.
 var nearlyNetwork = regexp.MustCompile(`^(\d+(\.\d+){2,4}|[[:xdigit:]:]*::[[:xdigit:]:.]*|` +
 	`[[:xdigit:]]+(:[[:xdigit:]]+){7})/[\d.]*$`)
 

@@ -148,7 +148,7 @@ type OverrideEffect struct {
 type Covered struct {
 	Keys      int64 `json:"keys"`               // with a count, or throttled
 	Throttled int64 `json:"throttled"`          // over a limit, or blocked
-	AtLeast   bool  `json:"at_least,omitempty"` // there was no time to look at all of them
+	AtLeast   bool  `json:"at_least,omitempty"` // there can be more: not all keys could be read in time
 }
 
 // Overrides is a page of a list.

@@ -8,7 +8,7 @@ import (
 
 // InForce is what is in force for a key besides its windows. Answers and decisions embed it.
 type InForce struct {
-	// Penalty is nil if none is in force. While one is in force, the windows have nothing left.
+	// Penalty is nil if none is in force. While one is in force, the windows have no units left.
 	Penalty *Penalty `json:"penalty,omitempty"`
 }
 

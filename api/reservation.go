@@ -33,7 +33,7 @@ type ReservationOfAll struct {
 }
 
 // CommitRequest says what a reservation really cost: Cost units of each of its keys, or for each key the cost in
-// Checks. If both are missing, it is what was reserved.
+// Checks. If both are missing, the cost is what was reserved.
 type CommitRequest struct {
 	Cost   *int64       `json:"cost,omitempty"`
 	Checks []CommitCost `json:"checks,omitzero"`

@@ -24,8 +24,8 @@ func alertSubject(prefix, rule string, level int, key string) string {
 
 // KeyToken turns a key into one NATS subject token. A key of [A-Za-z0-9_:@=+-] up to 128 bytes stays as it is; any
 // other becomes "~" and base64url without padding, or "~~" and the hex SHA-256 if that would be longer than 256
-// bytes. No plain key begins with "~", so two of the three forms are never equal, and a token never contains ".",
-// "*", ">" or white space.
+// bytes. No plain key begins with "~", so tokens of different forms are never equal. A token never contains ".", "*",
+// ">" or white space.
 func KeyToken(key string) string {
 	if isPlain(key) {
 		return key

@@ -14,7 +14,7 @@ func (s *Service) toAPI(c *call, d decision) api.ChecksAnswer {
 		Checks: make([]api.CheckAnswer, len(c.requests))}
 	for i := range c.requests {
 		out.Checks[i] = c.answerTo(i, d)
-		c.requests[i].worded(&out.Checks[i])
+		c.requests[i].addByOperator(&out.Checks[i])
 		out.Allowed = out.Allowed && !c.requests[i].blocked()
 		out.RetryAfterMs = longest(out.RetryAfterMs, out.Checks[i].RetryAfterMs)
 		s.count(c, i, d)
@@ -23,8 +23,8 @@ func (s *Service) toAPI(c *call, d decision) api.ChecksAnswer {
 	return out
 }
 
-// noteShares explains denials by this process's own count: the cost is within the limit, but above this process's
-// share of it. Neither the key nor the call has a wait then, because Redis may admit the cost once it is back.
+// noteShares adds a note to denials by this process's own count whose cost is within the limit, but above this
+// process's share of it. No wait is known then, because Redis may admit the cost once it is back.
 func (s *Service) noteShares(all *api.ChecksAnswer) {
 	for i := range all.Checks {
 		if a := &all.Checks[i]; a.Source == api.SourceLocal && a.RetryAfterMs < 0 {
@@ -51,7 +51,7 @@ func (c *call) answerTo(i int, d decision) api.CheckAnswer {
 	out.Rule, out.Allowed, out.Source = r.Plan.Name(), d.Allowed || r.Plan.Live == nil, d.source
 	state := c.state(i, d)
 	switch {
-	case c.index[i] >= 0 && d.unasked != nil && d.unasked[c.index[i]]:
+	case c.index[i] >= 0 && d.skipped != nil && d.skipped[c.index[i]]:
 		out.Note = "not looked at: another key of the call is denied"
 		return out
 	case state != nil:
@@ -77,7 +77,7 @@ func (c *call) answerTo(i int, d decision) api.CheckAnswer {
 		out.Note = r.Plan.LocalNote()
 	}
 	if charge := c.index[i]; charge >= 0 && !d.Allowed && r.Plan.Live != nil {
-		a := c.asks[charge]
+		a := c.byKey[charge]
 		if a.Mode == api.ModeCharge { // it is counted alone, even if the others are denied
 			out.Allowed = state.RetryAfter == 0
 		}
@@ -105,7 +105,7 @@ func (c *call) state(i int, d decision) *windows.KeyState {
 func (s *Service) count(c *call, i int, d decision) {
 	r := c.requests[i]
 	if d.Replayed || d.OtherBody {
-		r.Cost = 0 // it asks for nothing again, so Activity does not receive it
+		r.Cost = 0 // nothing more is charged, so Activity does not receive it
 	}
 	switch {
 	case r.Plan == nil && !r.Never:
@@ -123,7 +123,7 @@ func (s *Service) count(c *call, i int, d decision) {
 		return
 	}
 	state, outcome, allowed := d.Items[c.index[i]], d.outcome, d.Allowed
-	switch c.asks[c.index[i]].Mode {
+	switch c.byKey[c.index[i]].Mode {
 	case api.ModeLook:
 		outcome += "look_"
 	case api.ModeCharge:

@@ -9,9 +9,9 @@ import (
 // in order, and the first one that can decide it does. If none can, the call goes to Redis. If Redis does not answer,
 // on_error decides (resolve).
 type answerer interface {
-	// decide decides a call that came at `came`, or returns false to pass it on. It may wait for Redis until the
+	// decide decides a call that arrived at that time, or returns false to pass it on. It may wait for Redis until the
 	// deadline; a zero deadline forbids that.
-	decide(ctx context.Context, c *call, came, deadline time.Time) (decision, bool)
+	decide(ctx context.Context, c *call, arrived, deadline time.Time) (decision, bool)
 	// changed is called for each key that this process has changed, or may have changed, and for each blocked key.
 	changed(key string, how change)
 }
@@ -26,9 +26,9 @@ const (
 )
 
 // answerWithoutRedis tries the answerers in order. It returns false if Redis must decide.
-func (s *Service) answerWithoutRedis(ctx context.Context, c *call, came, deadline time.Time) (decision, bool) {
+func (s *Service) answerWithoutRedis(ctx context.Context, c *call, arrived, deadline time.Time) (decision, bool) {
 	for _, a := range s.answerers {
-		if d, ok := a.decide(ctx, c, came, deadline); ok {
+		if d, ok := a.decide(ctx, c, arrived, deadline); ok {
 			return d, true
 		}
 	}

@@ -160,17 +160,17 @@ func requestsOf(rules *windows.Rules, reqs []api.CheckRequest) ([]Request, error
 	return out, nil
 }
 
-// call is one call while it is decided: its requests, and what is sent to the counter.
+// call is one call while it is decided: its requests, and what is sent to Redis for each of its keys.
 type call struct {
 	requests []Request
-	asks     []counters.Request // each key once, with its costs added up
-	index    []int              // request → its ask, -1 if it has none
+	byKey    []counters.Request // each key once, with its costs added up
+	index    []int              // request → its entry in byKey, -1 if it has none
 	never    bool               // one of the requests is never admitted: the call only looks
 	refunded []*windows.KeyState
 }
 
 func newCall(reqs []Request) (*call, error) {
-	c := &call{requests: reqs, asks: make([]counters.Request, 0, len(reqs)), index: make([]int, len(reqs))}
+	c := &call{requests: reqs, byKey: make([]counters.Request, 0, len(reqs)), index: make([]int, len(reqs))}
 	for i, r := range reqs {
 		c.index[i] = -1
 		c.never = c.never || r.Never
@@ -182,12 +182,12 @@ func newCall(reqs []Request) (*call, error) {
 			return nil, fmt.Errorf("%w: key %s, as the rule %q has an in_flight window", api.ErrNeedsReservation,
 				api.Shorten(r.Key), r.Plan.Live.Name)
 		}
-		at, err := c.ask(r)
+		at, err := c.keyIndex(r)
 		if err != nil {
 			return nil, err
 		}
 		c.index[i] = at
-		a := &c.asks[at]
+		a := &c.byKey[at]
 		a.Cost += r.Cost
 		taken := *a
 		if taken.Mode == api.ModeLook { // it answers what take would
@@ -201,13 +201,13 @@ func newCall(reqs []Request) (*call, error) {
 	return c, nil
 }
 
-// ask returns the index of the ask for a key. A key has one ask with one plan, even if several requests check it.
-func (c *call) ask(r Request) (int, error) {
+// keyIndex returns the index in byKey of the key of a request. If the key is not there yet, keyIndex adds it.
+func (c *call) keyIndex(r Request) (int, error) {
 	values, err := r.Plan.Values(func(field string) string { return r.Values[field] })
 	if err != nil {
 		return 0, fmt.Errorf("key %s: %w", api.Shorten(r.Key), err)
 	}
-	for i, a := range c.asks {
+	for i, a := range c.byKey {
 		if a.Key != r.Key {
 			continue
 		}
@@ -225,9 +225,9 @@ func (c *call) ask(r Request) (int, error) {
 		}
 		return i, nil
 	}
-	c.asks = append(c.asks, counters.Request{Plan: r.Plan, Key: r.Key, Mode: r.Mode.Or(api.ModeTake),
+	c.byKey = append(c.byKey, counters.Request{Plan: r.Plan, Key: r.Key, Mode: r.Mode.Or(api.ModeTake),
 		Reserves: r.reserves, Values: values})
-	return len(c.asks) - 1, nil
+	return len(c.byKey) - 1, nil
 }
 
 // giveBack returns units, one request after the other. If one fails, the units of the requests before it have been

@@ -50,13 +50,13 @@ func (s *Service) Lease(req api.LeaseRequest) (api.LeaseAnswer, error) {
 	out := api.LeaseAnswer{}
 	d := decision{Verdict: counters.Verdict{Allowed: true}, source: api.SourcePolicy}
 	if req.Had > 0 || req.Want > 0 {
-		req.ID = cmp.Or(req.ID, s.leases.newID(clientLeaseWord(req.Key), req.Key))
+		req.ID = cmp.Or(req.ID, s.leases.newID(clientLeasePrefix(req.Key), req.Key))
 		var got reservations.Leased
 		if got, err = s.leases.ask(plan, lease.Reserved(span), req); err != nil {
 			return out, leaseError(err)
 		}
-		s.outage.byRedis()
-		if s.config.Activity != nil && plan != nil && req.Used > 0 && got.Valid { // of how many checks is not known
+		s.outage.redisAnswered()
+		if s.config.Activity != nil && plan != nil && req.Used > 0 && got.Valid { // the number of checks is not known
 			s.config.Activity.Checks(plan.Name(), req.Key, req.Used, req.Used, true)
 		}
 		out = leaseAnswer(req.ID, got)
@@ -67,7 +67,7 @@ func (s *Service) Lease(req api.LeaseRequest) (api.LeaseAnswer, error) {
 	if d.source == api.SourcePolicy && out.Rule != "" { // Redis was not asked
 		out.Note = "keys of the rule " + out.Rule + " are not leased to clients"
 	}
-	matched[0].worded(&out.CheckAnswer)
+	matched[0].addByOperator(&out.CheckAnswer)
 	out.LeaseMs = span.Milliseconds()
 	return out, nil
 }
@@ -80,8 +80,8 @@ func leaseError(err error) error {
 	return fmt.Errorf("%w: %w: the lease may not be used any more: %w", api.ErrUnavailable, api.ErrOutcomeUnknown, err)
 }
 
-// clientLeaseWord returns the beginning of the ids of a key's leases. No other key's ids begin like this.
-func clientLeaseWord(key string) string { return "lease" + hash("lease", key)[:16] }
+// clientLeasePrefix returns the beginning of the ids of a key's leases. No other key's ids begin like this.
+func clientLeasePrefix(key string) string { return "lease" + hash("lease", key)[:16] }
 
 // validate refuses a request that does not fit the last answer that the client received.
 func (l *leases) validate(req api.LeaseRequest) error {
@@ -112,9 +112,9 @@ func (l *leases) validate(req api.LeaseRequest) error {
 		return fmt.Errorf("%w: id is %s and had is %d, expected both or none", api.ErrBadRequest,
 			api.Shorten(req.ID), req.Had)
 	}
-	word, _, _ := strings.Cut(req.ID, "-")
-	if req.ID != "" && (!strings.HasPrefix(word, clientLeaseWord(req.Key)) ||
-		req.ID != l.held.ID(word, []counters.Request{{Key: req.Key}})) {
+	prefix, _, _ := strings.Cut(req.ID, "-")
+	if req.ID != "" && (!strings.HasPrefix(prefix, clientLeasePrefix(req.Key)) ||
+		req.ID != l.held.ID(prefix, []counters.Request{{Key: req.Key}})) {
 		return fmt.Errorf("%w: id %s is of no lease of the key %s", api.ErrBadRequest, api.Shorten(req.ID),
 			api.Shorten(req.Key))
 	}

@@ -27,88 +27,88 @@ type decision struct {
 	// outcome is the metric's label, or only its beginning if the counter answered.
 	outcome string
 	err     error
-	why     error // on_error allowed because of it
-	// unasked marks the items of which nothing is known, because another key of the call is denied from memory. nil:
+	why     error // because of which on_error allowed the call
+	// skipped marks the items that were not evaluated, because another key of the call is denied from memory. nil:
 	// there are none.
-	unasked []bool
+	skipped []bool
 }
 
 // decide decides a call from memory or in Redis, within the timeout. If Redis cannot answer, on_error decides.
 func (s *Service) decide(ctx context.Context, c *call) decision {
-	if len(c.asks) == 0 {
+	if len(c.byKey) == 0 {
 		return decision{Verdict: counters.Verdict{Allowed: !c.never, Atomic: true}, source: api.SourcePolicy}
 	}
-	came, now := s.denials.now(), time.Now()
-	until, waits := now.Add(s.config.Timeout), now.Add(s.config.Timeout/4) // a check must fit in afterwards
-	if d, ok := s.answerWithoutRedis(ctx, c, came, waits); ok {
+	arrived, now := s.denials.now(), time.Now()
+	until, waitUntil := now.Add(s.config.Timeout), now.Add(s.config.Timeout/4) // a check in Redis must follow in time
+	if d, ok := s.answerWithoutRedis(ctx, c, arrived, waitUntil); ok {
 		return d
 	}
-	asks := c.asks
+	requests := c.byKey
 	if c.never {
-		asks = withMode(asks, api.ModeLook) // on_error may count in this process
+		requests = withMode(requests, api.ModeLook) // on_error may count in this process
 	}
 	var verdict counters.Verdict
 	var err error
 	switch {
 	case c.never:
-		parts := s.partsOf(c.asks)
+		parts := s.partsOf(c.byKey)
 		if verdict, err = s.look(ctx, until, parts); err == nil {
 			verdict.Allowed = false
 			err = s.chargeDenied(ctx, until, parts, &verdict)
 		}
 	case len(s.shards) == 1: // as below, without the copies
-		verdict, err = s.askShard(ctx, until, 0, c.asks)
+		verdict, err = s.askShard(ctx, until, 0, c.byKey)
 	default:
-		verdict, err = s.askShards(ctx, until, s.partsOf(c.asks))
+		verdict, err = s.askShards(ctx, until, s.partsOf(c.byKey))
 	}
-	d := s.resolve(ctx, asks, verdict, err)
+	d := s.resolve(ctx, requests, verdict, err)
 	d.Allowed = d.Allowed && !c.never
 	return d
 }
 
-// withMode copies asks with another mode. They keep their Replay, but a look only reads it.
-func withMode(asks []counters.Request, mode api.Mode) []counters.Request {
-	asks = slices.Clone(asks)
-	for i := range asks {
-		asks[i].Mode = mode
+// withMode copies requests with another mode. They keep their Replay, but a look only reads it.
+func withMode(requests []counters.Request, mode api.Mode) []counters.Request {
+	requests = slices.Clone(requests)
+	for i := range requests {
+		requests[i].Mode = mode
 		if mode == api.ModeLook {
-			asks[i].Replay = asks[i].Replay.ReadOnly()
+			requests[i].Replay = requests[i].Replay.ReadOnly()
 		}
 	}
-	return asks
+	return requests
 }
 
 // decideEach decides calls of one request each, independently of each other. Calls of the same shard are sent
 // together.
 func (s *Service) decideEach(ctx context.Context, calls []*call) []decision {
-	came, until := s.denials.now(), time.Now().Add(s.config.Timeout)
+	arrived, until := s.denials.now(), time.Now().Add(s.config.Timeout)
 	out := make([]decision, len(calls))
 	byShard := map[int][]int{} // shard → its calls
 	for i, c := range calls {
-		if len(c.asks) == 0 {
+		if len(c.byKey) == 0 {
 			out[i] = s.decide(ctx, c)
 			continue
 		}
-		if d, ok := s.answerWithoutRedis(ctx, c, came, time.Time{}); ok {
+		if d, ok := s.answerWithoutRedis(ctx, c, arrived, time.Time{}); ok {
 			out[i] = d
 			continue
 		}
-		n := s.config.Counter.Shard(c.asks[0].Key)
+		n := s.config.Counter.Shard(c.byKey[0].Key)
 		byShard[n] = append(byShard[n], i)
 	}
 	var running sync.WaitGroup
 	for n, mine := range byShard {
 		running.Go(func() {
-			asks := make([][]counters.Request, len(mine))
+			requests := make([][]counters.Request, len(mine))
 			for j, i := range mine {
-				asks[j] = calls[i].asks
+				requests[j] = calls[i].byKey
 			}
-			verdicts, err := s.shards[n].ask(ctx, until, asks)
+			verdicts, err := s.shards[n].ask(ctx, until, requests)
 			for j, i := range mine {
 				if j < len(verdicts) && verdicts[j].Answered() {
-					out[i] = s.resolve(ctx, calls[i].asks, verdicts[j], nil)
+					out[i] = s.resolve(ctx, calls[i].byKey, verdicts[j], nil)
 				} else {
-					out[i] = s.resolve(ctx, calls[i].asks, counters.Verdict{}, err)
+					out[i] = s.resolve(ctx, calls[i].byKey, counters.Verdict{}, err)
 				}
 			}
 		})
@@ -117,15 +117,15 @@ func (s *Service) decideEach(ctx context.Context, calls []*call) []decision {
 	return out
 }
 
-// part is the asks of a call that are of one shard.
+// part has the requests of a call whose keys are of one shard.
 type part struct {
-	shard int
-	asks  []counters.Request
-	at    []int // index in asks → index in the asks of the call
+	shard    int
+	requests []counters.Request
+	at       []int // index in requests → index in call.byKey
 }
 
-// into puts the verdict on a part into the verdict on its call.
-func (p part) into(v *counters.Verdict, got counters.Verdict) {
+// addTo adds the verdict on a part to the verdict on its call.
+func (p part) addTo(v *counters.Verdict, got counters.Verdict) {
 	v.Allowed = v.Allowed && got.Allowed
 	v.OtherBody = v.OtherBody || got.OtherBody
 	for j, item := range got.Items {
@@ -133,24 +133,24 @@ func (p part) into(v *counters.Verdict, got counters.Verdict) {
 	}
 }
 
-// partsOf divides the asks of a call among their shards. The first ask of each part has the Replay of the call.
-func (s *Service) partsOf(asks []counters.Request) (parts []part) {
-	for i, a := range asks {
+// partsOf divides the requests of a call by shard. The first request of each part has the Replay of the call.
+func (s *Service) partsOf(requests []counters.Request) (parts []part) {
+	for i, a := range requests {
 		shard := s.config.Counter.Shard(a.Key)
 		n := slices.IndexFunc(parts, func(p part) bool { return p.shard == shard })
 		if n < 0 {
-			a.Replay = asks[0].Replay
+			a.Replay = requests[0].Replay
 			n, parts = len(parts), append(parts, part{shard: shard})
 		}
-		parts[n].asks, parts[n].at = append(parts[n].asks, a), append(parts[n].at, i)
+		parts[n].requests, parts[n].at = append(parts[n].requests, a), append(parts[n].at, i)
 	}
 	return parts
 }
 
-// askShard decides asks of one shard in one step.
+// askShard decides requests of one shard in one step.
 func (s *Service) askShard(ctx context.Context, until time.Time, shard int,
-	asks []counters.Request) (counters.Verdict, error) {
-	verdicts, err := s.shards[shard].ask(ctx, until, [][]counters.Request{asks})
+	requests []counters.Request) (counters.Verdict, error) {
+	verdicts, err := s.shards[shard].ask(ctx, until, [][]counters.Request{requests})
 	if err != nil {
 		return counters.Verdict{}, err
 	}
@@ -163,9 +163,9 @@ func (s *Service) askShard(ctx context.Context, until time.Time, shard int,
 // Replay: if the call is sent again, the charge counts as admitted.
 func (s *Service) askShards(ctx context.Context, until time.Time, parts []part) (counters.Verdict, error) {
 	if len(parts) == 1 {
-		return s.askShard(ctx, until, parts[0].shard, parts[0].asks)
+		return s.askShard(ctx, until, parts[0].shard, parts[0].requests)
 	}
-	if parts[0].asks[0].Mode == api.ModeCharge { // no answer depends on another shard
+	if parts[0].requests[0].Mode == api.ModeCharge { // no answer depends on another shard
 		v := newVerdict(parts)
 		return v, s.charge(ctx, until, parts, &v, false)
 	}
@@ -183,18 +183,17 @@ func (s *Service) askShards(ctx context.Context, until time.Time, parts []part) 
 func newVerdict(parts []part) counters.Verdict {
 	n := 0
 	for _, p := range parts {
-		n += len(p.asks)
+		n += len(p.requests)
 	}
 	return counters.Verdict{Allowed: true, Atomic: len(parts) == 1, Items: make([]windows.KeyState, n)}
 }
 
-// charge charges parts, one after the other, into the verdict. With stop it ends at the first
-// shard that denies. In the shards after it, only the asks that are charged even if denied (ChargesDenied) are then
-// charged.
+// charge charges parts, one after the other, and adds the outcomes to the verdict. With stop, it charges no more parts
+// after the first shard that denies, except the requests that are charged even if denied (ChargesDenied).
 func (s *Service) charge(ctx context.Context, until time.Time, parts []part, v *counters.Verdict, stop bool) error {
 	replayed := 0
 	for n, p := range parts {
-		got, err := s.askShard(ctx, until, p.shard, p.asks)
+		got, err := s.askShard(ctx, until, p.shard, p.requests)
 		if err != nil {
 			*v = counters.Verdict{}
 			if n > 0 {
@@ -202,7 +201,7 @@ func (s *Service) charge(ctx context.Context, until time.Time, parts []part, v *
 			}
 			return err
 		}
-		p.into(v, got)
+		p.addTo(v, got)
 		if got.Replayed {
 			replayed++
 		}
@@ -214,13 +213,13 @@ func (s *Service) charge(ctx context.Context, until time.Time, parts []part, v *
 	return nil
 }
 
-// chargeDenied charges the asks of a denied call that count anyway (ChargesDenied), of these parts. In the verdict,
-// their states become those after the charge.
+// chargeDenied charges, in these parts of a denied call, the requests that are charged even if denied (ChargesDenied).
+// It puts their states after the charge into the verdict.
 func (s *Service) chargeDenied(ctx context.Context, until time.Time, parts []part, v *counters.Verdict) error {
 	for _, p := range parts {
 		var charged []counters.Request
-		var at []int // in charged → in the asks of the call
-		for j, a := range p.asks {
+		var at []int // index in charged → index in call.byKey
+		for j, a := range p.requests {
 			if a.ChargesDenied() {
 				charged, at = append(charged, a), append(at, p.at[j])
 			}
@@ -230,7 +229,7 @@ func (s *Service) chargeDenied(ctx context.Context, until time.Time, parts []par
 		}
 		looks := withMode(charged, api.ModeLook)
 		charged = withMode(charged, api.ModeCharge)
-		charged[0].Replay, looks[0].Replay = p.asks[0].Replay, nil
+		charged[0].Replay, looks[0].Replay = p.requests[0].Replay, nil
 		got, err := s.shards[p.shard].ask(ctx, until, [][]counters.Request{charged, looks})
 		if err != nil {
 			*v = counters.Verdict{}
@@ -245,15 +244,15 @@ func (s *Service) chargeDenied(ctx context.Context, until time.Time, parts []par
 	return nil
 }
 
-// look answers parts without charging any, each separately: the answer that each key would get now. If the
-// Replay of the call has an answer, look returns that.
+// look returns the verdict that each part would get now by itself. It charges nothing. If the Replay of the call has
+// an answer, look returns that.
 func (s *Service) look(ctx context.Context, until time.Time, parts []part) (counters.Verdict, error) {
 	v := newVerdict(parts)
 	got := make([]counters.Verdict, len(parts))
 	var running errgroup.Group
 	for n, p := range parts {
 		running.Go(func() (err error) {
-			got[n], err = s.askShard(ctx, until, p.shard, withMode(p.asks, api.ModeLook))
+			got[n], err = s.askShard(ctx, until, p.shard, withMode(p.requests, api.ModeLook))
 			return err
 		})
 	}
@@ -261,13 +260,13 @@ func (s *Service) look(ctx context.Context, until time.Time, parts []part) (coun
 		return counters.Verdict{}, err
 	}
 	for n, p := range parts {
-		p.into(&v, got[n])
+		p.addTo(&v, got[n])
 	}
 	return v, nil
 }
 
-// refund gives units back and returns the state of the key. If Redis cannot answer and on_error does not say deny,
-// the state and the error are nil, and the units may not be back.
+// refund gives units back and returns the state of the key. If Redis cannot answer and on_error is not deny, the
+// state and the error are nil, and it is not known whether the units came back.
 func (s *Service) refund(ctx context.Context, plan *windows.Plan, key string, units int64) (*windows.KeyState, error) {
 	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
@@ -289,14 +288,14 @@ func (s *Service) refund(ctx context.Context, plan *windows.Plan, key string, un
 
 // resolve takes the verdict of Redis. If Redis did not answer, the strictest on_error among
 // the rules decides: deny, then local, then allow.
-func (s *Service) resolve(ctx context.Context, asks []counters.Request, v counters.Verdict, err error) decision {
+func (s *Service) resolve(ctx context.Context, requests []counters.Request, v counters.Verdict, err error) decision {
 	switch {
 	case err == nil && v.OtherBody:
-		s.outage.byRedis()
+		s.outage.redisAnswered()
 		return decision{Verdict: counters.Verdict{OtherBody: true}, source: api.SourceRedis, outcome: "key_reused",
 			err: errOtherBody}
 	case err == nil:
-		s.outage.byRedis()
+		s.outage.redisAnswered()
 		return decision{Verdict: v, source: api.SourceRedis}
 	case s.config.NoAnswer != nil:
 		return decision{source: api.SourcePolicy, outcome: "no_answer", err: s.config.NoAnswer(err)}
@@ -304,7 +303,7 @@ func (s *Service) resolve(ctx context.Context, asks []counters.Request, v counte
 		return decision{source: api.SourcePolicy, outcome: "canceled", err: fmt.Errorf("check: %w", pause.Gone(ctx))}
 	}
 	policy := windows.OnErrorAllow
-	for _, a := range asks {
+	for _, a := range requests {
 		if a.Plan.Live == nil {
 			continue
 		}
@@ -312,13 +311,13 @@ func (s *Service) resolve(ctx context.Context, asks []counters.Request, v counte
 			policy = live
 		}
 	}
-	s.outage.byPolicy(policy, asks, err)
+	s.outage.decidedByPolicy(policy, requests, err)
 	switch policy {
 	case windows.OnErrorDeny:
 		return decision{Verdict: counters.Verdict{Atomic: true}, source: api.SourcePolicy, outcome: "error_deny",
 			err: fmt.Errorf("%w: %w", api.ErrUnavailable, err)}
 	case windows.OnErrorLocal:
-		v, err := s.local.Check(ctx, asks)
+		v, err := s.local.Check(ctx, requests)
 		return decision{Verdict: v, source: api.SourceLocal, outcome: "local_", err: err}
 	}
 	return decision{Verdict: counters.Verdict{Allowed: true, Atomic: true}, source: api.SourcePolicy,

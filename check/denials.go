@@ -17,32 +17,32 @@ import (
 
 // How long remembered denials may be used.
 const (
-	// freshFor is how long it counts as known that no units came back early: since the denial was asked for in Redis,
-	// or since the partition's mark was read again. A client may remember an answer for 10 ms more
+	// freshFor is how long a denial is certain after it was asked for in Redis, or after the partition's mark was read
+	// again. Units that come back early are not noticed for that long. A client may remember an answer for 10 ms more
 	// (client/denials.go): 50 ms in all.
 	freshFor = 40 * time.Millisecond
 	// readEvery is the least time from one reading of marks to the next, unless a call waits for it.
 	readEvery = 30 * time.Millisecond
-	// mostAge bounds the effect of what no mark shows: a counter that somebody deleted, a failover, a clock that was
-	// set. It also bounds how old the used units in an answer may be.
-	mostAge = time.Second
+	// maxAge is how long a denial is remembered at most. Some changes do not change a mark: a counter that somebody
+	// deleted, a failover, a clock that was set. It also bounds how old the used units in an answer may be.
+	maxAge = time.Second
 )
 
 // denials remembers keys that Redis denied, and answers for them without Redis. It is exact: a window frees units
 // only with time, so a key that is denied n units is denied n or more until the wait has passed. It does not remember
 // keys of rules that count values, because another value may be admitted. A reset or a refund by any process frees
-// units earlier. A reset and a refund change the mark of the key's partition, and the marks are read while answers
-// come from here. A change of the rules makes another plan. All times are this process's monotonic clock. Safe for
-// use by several goroutines.
+// units earlier. A reset and a refund change a value in Redis, the mark of the key's partition, and the marks are read
+// while answers come from here. After a change of the rules a key has another plan, and its denial is not used. All
+// times are this process's monotonic clock. Safe for use by several goroutines.
 type denials struct {
 	counter marks
 	leased  bool // only keys whose rule has lease are remembered
 	now     func() time.Time
 	start   func(read func()) // runs read without blocking the caller
 	timeout time.Duration     // of a reading
-	// patience bounds how long calls wait for a reading, counted from its start: there must be time for a check
-	// afterwards.
-	patience time.Duration
+	// maxWait bounds how long calls wait for a reading, counted from its start: there must be time for a check in
+	// Redis afterwards.
+	maxWait time.Duration
 
 	used       atomic.Bool // something was remembered at least once
 	mu         sync.Mutex
@@ -92,7 +92,7 @@ type shardMarks struct {
 // newDenials makes denials that remember up to size keys. If size is 0, they remember only keys whose rule has lease,
 // up to maxLeases.
 func newDenials(counter marks, size int, now func() time.Time, timeout time.Duration) *denials {
-	d := &denials{counter: counter, leased: size < 1, now: now, timeout: timeout, patience: min(freshFor, timeout/4),
+	d := &denials{counter: counter, leased: size < 1, now: now, timeout: timeout, maxWait: min(freshFor, timeout/4),
 		start:      func(read func()) { go read() },
 		partitions: make([]partition, counter.Partitions()), shards: make([]shardMarks, counter.Shards())}
 	if d.leased {
@@ -129,7 +129,7 @@ func (d *denials) add(request counters.Request, state windows.KeyState, from, as
 		return
 	}
 	one := &denial{plan: request.Plan, cost: max(1, request.Cost), state: state, asked: asked, from: from,
-		until: from.Add(mostAge), partition: d.counter.Partition(request.Key), shard: d.counter.Shard(request.Key)}
+		until: from.Add(maxAge), partition: d.counter.Partition(request.Key), shard: d.counter.Shard(request.Key)}
 	for _, s := range append([]windows.KeyState{state}, state.Shadows...) {
 		switch {
 		case s.RetryAfter == 0: // the key is free, or a shadow rule admits it, and other charges may change that
@@ -172,22 +172,22 @@ type certainty int
 
 const (
 	unknown certainty = iota
-	old               // it is denied, unless something came back since the marks were read
+	old               // it is denied, unless units came back since the marks were read
 	certain
 )
 
-// find returns the denial of the request's key, for a call that came at `came`. It is nil if no denial is
+// find returns the denial of the request's key, for a call that arrived at that time. It is nil if no denial is
 // known. mu must be held.
-func (d *denials) find(request counters.Request, came, now time.Time) (*denial, certainty) {
+func (d *denials) find(request counters.Request, arrived, now time.Time) (*denial, certainty) {
 	one, ok := d.keys.Get(request.Key)
-	if !ok || one.plan != request.Plan || max(1, request.Cost) < one.cost || !came.Before(one.until) {
+	if !ok || one.plan != request.Plan || max(1, request.Cost) < one.cost || !arrived.Before(one.until) {
 		return nil, unknown
 	}
 	p := &d.partitions[one.partition]
 	switch {
 	case !one.asked.After(p.since):
 		return one, unknown
-	case now.Sub(one.asked) < freshFor || now.Sub(p.asked) < freshFor || !p.asked.Before(came):
+	case now.Sub(one.asked) < freshFor || now.Sub(p.asked) < freshFor || !p.asked.Before(arrived):
 		return one, certain
 	case p.asked.IsZero(): // the first reading has no older mark to compare with
 		return one, unknown
@@ -197,10 +197,10 @@ func (d *denials) find(request counters.Request, came, now time.Time) (*denial, 
 
 // lookup returns the state of the request's key if the request is denied for certain. It starts a reading of the
 // marks if one is due.
-func (d *denials) lookup(request counters.Request, came time.Time) (windows.KeyState, certainty) {
+func (d *denials) lookup(request counters.Request, arrived time.Time) (windows.KeyState, certainty) {
 	now := d.now()
 	d.mu.Lock()
-	one, known := d.find(request, came, now)
+	one, known := d.find(request, arrived, now)
 	due := false
 	if one != nil {
 		d.partitions[one.partition].wanted = true
@@ -221,21 +221,21 @@ func (d *denials) lookup(request counters.Request, came time.Time) (windows.KeyS
 
 // await returns a channel that is closed when the marks have been read that show whether an old denial is certain,
 // and how long to wait for it at most. The channel is nil if it is not worth waiting.
-func (d *denials) await(request counters.Request, came time.Time) (reading <-chan struct{}, atMost time.Duration) {
+func (d *denials) await(request counters.Request, arrived time.Time) (reading <-chan struct{}, atMost time.Duration) {
 	now := d.now()
 	d.mu.Lock()
-	one, known := d.find(request, came, now)
+	one, known := d.find(request, arrived, now)
 	if known != old {
 		d.mu.Unlock()
 		if known == certain { // by a reading that has just ended
-			return closed, d.patience
+			return closed, d.maxWait
 		}
 		return nil, 0
 	}
 	l, due := &d.shards[one.shard], false
 	if !l.failed {
 		due = d.begin(one.shard, now)
-		atMost = d.patience - now.Sub(l.last)
+		atMost = d.maxWait - now.Sub(l.last)
 	}
 	if atMost > 0 {
 		reading = l.over

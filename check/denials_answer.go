@@ -11,20 +11,20 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// decide denies a call without a check in Redis if one of its keys is denied for certain. If a key is denied unless
-// units came back lately, decide waits until the deadline, if there is one, for the marks that show whether they did.
-// Reading the marks costs Redis less than a check, and takes no longer. If it does take longer, Redis decides.
-func (d *denials) decide(ctx context.Context, c *call, came, deadline time.Time) (decision, bool) {
+// decide denies a call without a check in Redis if one of its keys is denied for certain. If the denial of a key is
+// old, decide waits until the deadline, if there is one, for the marks, which show whether units came back. Reading the
+// marks costs Redis less than a check. If they do not arrive in time, Redis decides.
+func (d *denials) decide(ctx context.Context, c *call, arrived, deadline time.Time) (decision, bool) {
 	if !d.used.Load() || c.never || api.MayRepeat(ctx) ||
-		slices.ContainsFunc(c.asks, counters.Request.ChargesDenied) {
+		slices.ContainsFunc(c.byKey, counters.Request.ChargesDenied) {
 		return decision{}, false // Redis has something to count, or the answer that was given before
 	}
 	for wait := !deadline.IsZero(); ; {
-		out, isOld := d.denied(c, came)
+		out, isOld := d.denied(c, arrived)
 		if out.Items != nil || isOld < 0 || !wait {
 			return out, out.Items != nil
 		}
-		reading, atMost := d.await(c.asks[isOld], came)
+		reading, atMost := d.await(c.byKey[isOld], arrived)
 		if reading == nil {
 			return decision{}, false
 		}
@@ -36,23 +36,23 @@ func (d *denials) decide(ctx context.Context, c *call, came, deadline time.Time)
 }
 
 // denied returns the answer to a call if one of its keys is denied for certain. If nothing is known of its other
-// keys, unasked marks them. If one of those has shadow rules, or the caller wants the state of each key, Redis must
+// keys, skipped marks them. If one of those has shadow rules, or the caller wants the state of each key, Redis must
 // evaluate them. If out has no Items, there is no answer. If isOld is 0 or more, newer marks may give an answer for
 // the ask with that index.
-func (d *denials) denied(c *call, came time.Time) (out decision, isOld int) {
+func (d *denials) denied(c *call, arrived time.Time) (out decision, isOld int) {
 	out, isOld = decision{source: api.SourceCache, outcome: "cache_"}, -1
 	out.Atomic = true // nothing is charged anywhere
-	var unasked []int
-	for i, a := range c.asks {
-		state, known := d.lookup(a, came)
+	var skipped []int
+	for i, a := range c.byKey {
+		state, known := d.lookup(a, arrived)
 		if known == certain {
 			if out.Items == nil {
-				out.Items = make([]windows.KeyState, len(c.asks))
+				out.Items = make([]windows.KeyState, len(c.byKey))
 			}
 			out.Items[i] = state
 			continue
 		}
-		unasked = append(unasked, i)
+		skipped = append(skipped, i)
 		if len(a.Plan.Shadows) > 0 || slices.ContainsFunc(c.requests, func(r Request) bool { return r.EachState }) {
 			if known != old {
 				i = -1
@@ -63,10 +63,10 @@ func (d *denials) denied(c *call, came time.Time) (out decision, isOld int) {
 			isOld = i
 		}
 	}
-	if len(unasked) > 0 {
-		out.unasked = make([]bool, len(c.asks))
-		for _, i := range unasked {
-			out.unasked[i] = true
+	if len(skipped) > 0 {
+		out.skipped = make([]bool, len(c.byKey))
+		for _, i := range skipped {
+			out.skipped[i] = true
 		}
 	}
 	return out, isOld

@@ -19,7 +19,7 @@ import (
 const (
 	maxGathered = 256    // calls of one run
 	maxWaiting  = 20_000 // calls that wait for one
-	// If a run takes longer than its callers wait, it is lost for all of them and counts as a failure of Redis. One
+	// If a run takes longer than its callers wait, no caller gets an answer, and it counts as a failure of Redis. One
 	// run of 256 calls with 100 keys each was such a run, and on_error then decided nearly all calls.
 	maxGatheredKeys = 6400
 )
@@ -40,13 +40,13 @@ type gatherer struct {
 	waiting []*waiter
 	calls   int       // number of calls in waiting
 	running []*waiter // the callers of the run under way
-	// took holds the durations of the last two answered runs. Under overload both are long. After one slow moment
+	// lastRuns holds the durations of the last two answered runs. Under overload both are long. After one slow moment
 	// only one is.
-	took [2]time.Duration
-	// ends is when timer looks for callers whose time has passed; zero: it does not run. One timer for all callers
-	// costs the server a twentieth less than one timer for each.
-	ends  time.Time
-	timer *time.Timer
+	lastRuns [2]time.Duration
+	// timerAt is when timer wakes callers whose time has passed; zero: it does not run. With one timer for all callers
+	// the server uses a twentieth less CPU than with one for each.
+	timerAt time.Time
+	timer   *time.Timer
 }
 
 // waiter holds one caller's calls. done receives true when their result is set, and false if they were sent but
@@ -87,7 +87,7 @@ func (g *gatherer) ask(ctx context.Context, until time.Time, calls [][]counters.
 	defer func() { w.span.End(err) }()
 	g.waiting = append(g.waiting, w)
 	g.calls += len(calls)
-	g.endsAt(until)
+	g.wakeBy(until)
 	g.mu.Unlock()
 	select {
 	case answered := <-w.done:
@@ -124,7 +124,7 @@ func (g *gatherer) timed(ctx context.Context, span tracing.Span, calls [][]count
 	span.End(err)
 	if err == nil {
 		g.mu.Lock()
-		g.took = [2]time.Duration{g.took[1], time.Since(began)}
+		g.lastRuns = [2]time.Duration{g.lastRuns[1], time.Since(began)}
 		g.mu.Unlock()
 	}
 	return verdicts, err
@@ -138,40 +138,40 @@ func (w *waiter) finish(answered bool) {
 	}
 }
 
-// endsAt sets the timer so that a caller is woken at `until`. g.mu is held.
-func (g *gatherer) endsAt(until time.Time) {
-	if !g.ends.IsZero() && !until.Before(g.ends) {
+// wakeBy sets the timer so that a caller is woken at `until`. g.mu is held.
+func (g *gatherer) wakeBy(until time.Time) {
+	if !g.timerAt.IsZero() && !until.Before(g.timerAt) {
 		return
 	}
-	g.ends = until
+	g.timerAt = until
 	if g.timer == nil {
-		g.timer = time.AfterFunc(time.Until(until), g.endCalls)
+		g.timer = time.AfterFunc(time.Until(until), g.wakeLate)
 	} else {
 		g.timer.Reset(time.Until(until))
 	}
 }
 
-// endCalls wakes the callers whose time has passed, also those of a run that hangs.
-func (g *gatherer) endCalls() {
+// wakeLate wakes the callers whose time has passed, also those of a run that hangs.
+func (g *gatherer) wakeLate() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
-	g.ends = time.Time{}
-	g.drop(now)
+	g.timerAt = time.Time{}
+	g.dropLate(now)
 	for _, w := range g.waiting {
-		g.endsAt(w.until)
+		g.wakeBy(w.until)
 	}
 	for _, w := range g.running {
 		if w.until.After(now) {
-			g.endsAt(w.until)
+			g.wakeBy(w.until)
 		} else {
 			w.finish(false)
 		}
 	}
 }
 
-// drop removes and wakes the waiting callers whose time will have passed at `by`. g.mu is held.
-func (g *gatherer) drop(by time.Time) {
+// dropLate removes and wakes the waiting callers whose time will have passed at `by`. g.mu is held.
+func (g *gatherer) dropLate(by time.Time) {
 	g.waiting = slices.DeleteFunc(g.waiting, func(w *waiter) bool {
 		if w.until.After(by) {
 			return false
@@ -185,10 +185,10 @@ func (g *gatherer) drop(by time.Time) {
 
 // next ends a run and starts the next one, with the calls that came during it.
 func (g *gatherer) next() {
-	if some := g.take(); some != nil {
+	if batch := g.take(); batch != nil {
 		go func() {
-			for ; some != nil; some = g.take() {
-				g.askFor(some)
+			for ; batch != nil; batch = g.take() {
+				g.runBatch(batch)
 			}
 		}()
 	}
@@ -199,7 +199,7 @@ func (g *gatherer) next() {
 func (g *gatherer) take() []*waiter {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.drop(time.Now().Add(min(g.took[0], g.took[1], g.timeout/2)))
+	g.dropLate(time.Now().Add(min(g.lastRuns[0], g.lastRuns[1], g.timeout/2)))
 	n, calls, keys := 0, 0, 0
 	for ; n < len(g.waiting); n++ {
 		w := g.waiting[n]
@@ -217,25 +217,25 @@ func (g *gatherer) take() []*waiter {
 	return g.running
 }
 
-// askFor answers the calls of several callers with one run.
-func (g *gatherer) askFor(some []*waiter) {
+// runBatch answers the calls of a batch of callers with one run.
+func (g *gatherer) runBatch(batch []*waiter) {
 	ctx, cancel := context.WithTimeout(context.Background(), g.timeout)
 	defer cancel()
-	calls := make([][]counters.Request, 0, len(some))
-	for _, w := range some {
+	calls := make([][]counters.Request, 0, len(batch))
+	for _, w := range batch {
 		calls = append(calls, w.calls...)
 	}
-	ctx, span := g.startShared(ctx, some, keysOf(calls))
+	ctx, span := g.startShared(ctx, batch, keysOf(calls))
 	verdicts, err := g.timed(ctx, span, calls)
-	for _, w := range some {
+	for _, w := range batch {
 		w.ran = span
 		if w.err = err; len(verdicts) > 0 { // empty if nothing was sent
 			w.verdicts, verdicts = verdicts[:len(w.calls):len(w.calls)], verdicts[len(w.calls):]
 		}
 		if err != nil {
-			// For example, one key's counter is broken. A script that is refused has charged nothing, so the calls of
-			// each caller can be sent separately, and the other callers get their answers.
-			g.askUnanswered(ctx, w, len(some) > 1 && redisclient.IsRefusal(err))
+			// For example, the counter of one key is corrupt. A script that Redis refuses has charged nothing, so the
+			// calls of each caller can be sent separately, and the other callers get their answers.
+			g.askUnanswered(ctx, w, len(batch) > 1 && redisclient.IsRefusal(err))
 		}
 		w.finish(true)
 	}
@@ -243,12 +243,12 @@ func (g *gatherer) askFor(some []*waiter) {
 
 // startShared starts the span of a run for several callers. The span is in the trace of the first caller that is
 // sampled, and is linked with the other callers.
-func (g *gatherer) startShared(ctx context.Context, some []*waiter, keys int) (context.Context, tracing.Span) {
+func (g *gatherer) startShared(ctx context.Context, batch []*waiter, keys int) (context.Context, tracing.Span) {
 	if g.tracer == nil {
 		return ctx, tracing.Span{}
 	}
-	callers := make([]trace.SpanContext, len(some))
-	for i, w := range some {
+	callers := make([]trace.SpanContext, len(batch))
+	for i, w := range batch {
 		callers[i] = w.span.Context()
 	}
 	ctx, others := tracing.Shared(ctx, callers)

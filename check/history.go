@@ -13,9 +13,9 @@ import (
 
 // Transitions returns the alerts and decisions of a key. alerts.History implements it.
 type Transitions interface {
-	// Alerts returns the newest n alerts before a place, the newest first, and their places. If before is "", it
+	// Alerts returns the newest n alerts before a position, the newest first, and their positions. If before is "", it
 	// returns the newest n of all.
-	Alerts(ctx context.Context, key, before string, n int) (list []api.Transition, places []string, err error)
+	Alerts(ctx context.Context, key, before string, n int) (list []api.Transition, positions []string, err error)
 	// Decisions returns the last throttle decision of each rule, the newest first.
 	Decisions(ctx context.Context, key string) ([]api.Transition, error)
 }
@@ -37,12 +37,12 @@ const (
 
 // source is one of the lists that are merged into a history, the newest first.
 type source struct {
-	entries []placed
-	reached string // the place of the last entry that was taken
+	entries []positioned
+	reached string // the position of the last entry that was taken
 }
 
-type placed struct {
-	place string
+type positioned struct {
+	position string
 	api.HistoryEntry
 }
 
@@ -52,12 +52,12 @@ func (s *Service) History(ctx context.Context, req HistoryRequest) (api.History,
 	out := api.History{Entries: []api.HistoryEntry{}}
 	out.Key, out.Pattern, out.Network = api.SplitTarget(req.Key, req.Pattern)
 	var sources [3]source // alerts, decisions, changes
-	places, err := parseHistoryPlaces(req.Before)
+	positions, err := parseHistoryPositions(req.Before)
 	if err != nil {
 		return out, err
 	}
 	for i := range sources {
-		sources[i].reached = places[i]
+		sources[i].reached = positions[i]
 	}
 	if req.Changes {
 		if err := s.addChanges(ctx, req, &sources[2]); err != nil {
@@ -72,7 +72,7 @@ func (s *Service) History(ctx context.Context, req HistoryRequest) (api.History,
 		out.LeftOut = append(out.LeftOut, noTransitions)
 	default:
 		if err := s.addTransitions(ctx, req, sources[:2]); errors.Is(err, api.ErrBadRequest) {
-			return out, badPlaces(req.Before)
+			return out, badHistoryPosition(req.Before)
 		} else if err != nil {
 			out.LeftOut = append(out.LeftOut, natsAway)
 			sources[0].entries, sources[1].entries = nil, nil
@@ -87,18 +87,18 @@ func (s *Service) History(ctx context.Context, req HistoryRequest) (api.History,
 }
 
 func (s *Service) addTransitions(ctx context.Context, req HistoryRequest, into []source) error {
-	list, places, err := s.config.Transitions.Alerts(ctx, req.Key, into[0].reached, req.N+1)
+	list, positions, err := s.config.Transitions.Alerts(ctx, req.Key, into[0].reached, req.N+1)
 	if err != nil {
 		return err
 	}
 	for i := range list {
-		into[0].entries = append(into[0].entries, placed{places[i], transition(&list[i])})
+		into[0].entries = append(into[0].entries, positioned{positions[i], transition(&list[i])})
 	}
 	decisions, err := s.config.Transitions.Decisions(ctx, req.Key)
 	for i := range decisions {
-		place := strconv.FormatInt(decisions[i].AtMs, 10) + "-" + decisions[i].Rule
-		if into[1].reached == "" || olderDecision(place, into[1].reached) {
-			into[1].entries = append(into[1].entries, placed{place, transition(&decisions[i])})
+		position := strconv.FormatInt(decisions[i].AtMs, 10) + "-" + decisions[i].Rule
+		if into[1].reached == "" || olderDecision(position, into[1].reached) {
+			into[1].entries = append(into[1].entries, positioned{position, transition(&decisions[i])})
 		}
 	}
 	return err
@@ -132,29 +132,29 @@ func mergeHistory(sources []source, n int) (out []api.HistoryEntry, more bool) {
 		}
 		s := &sources[newest]
 		out = append(out, s.entries[0].HistoryEntry)
-		s.reached, s.entries = s.entries[0].place, s.entries[1:]
+		s.reached, s.entries = s.entries[0].position, s.entries[1:]
 	}
 }
 
-var historyPlaces = regexp.MustCompile(`^(([0-9]+)-[0-9]{1,15})?,([0-9]{1,15}-[a-z0-9-]{1,64})?,` +
+var historyPositions = regexp.MustCompile(`^(([0-9]+)-[0-9]{1,15})?,([0-9]{1,15}-[a-z0-9-]{1,64})?,` +
 	`(([0-9]+)-([0-9]+))?$`)
 
-func parseHistoryPlaces(text string) (places [3]string, err error) {
+func parseHistoryPositions(text string) (positions [3]string, err error) {
 	if text == "" {
-		return places, nil
+		return positions, nil
 	}
-	m := historyPlaces.FindStringSubmatch(text)
+	m := historyPositions.FindStringSubmatch(text)
 	if m == nil || strings.Trim(m[4], "0") == "-" { // Redis has no such entry, and refuses to look before it
-		return places, badPlaces(text)
+		return positions, badHistoryPosition(text)
 	}
 	for _, number := range []string{m[2], m[5], m[6]} {
 		if _, err := strconv.ParseUint(number, 10, 64); number != "" && err != nil {
-			return places, badPlaces(text)
+			return positions, badHistoryPosition(text)
 		}
 	}
 	return [3]string{m[1], m[3], m[4]}, nil
 }
 
-func badPlaces(text string) error {
+func badHistoryPosition(text string) error {
 	return fmt.Errorf("%w: before=%s, expected `next` of a page", api.ErrBadRequest, api.Shorten(text))
 }

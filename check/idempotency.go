@@ -14,8 +14,8 @@ import (
 	"github.com/streamcounter/streamcounter/internal/counters"
 )
 
-// replayOf returns how Redis remembers the calls of one request by its idempotency key. form is "all" (or nothing) or
-// "each". It returns nil without a key.
+// replayOf returns how Redis remembers the calls of one request by its idempotency key, and nil without a key. form is
+// "all" if the calls are decided all or nothing, else "each".
 func (s *Service) replayOf(ctx context.Context, form string, calls ...*call) *counters.Replay {
 	key := api.IdempotencyKey(ctx)
 	if key.Key == "" {
@@ -28,17 +28,17 @@ func (s *Service) replayOf(ctx context.Context, form string, calls ...*call) *co
 	return &counters.Replay{Key: key.Key, Fingerprint: fingerprint(form, calls), Retention: retention}
 }
 
-// setReplay gives a call the replay of call i of a request. Only charges in Redis are remembered: not a call of which
-// nothing is counted, and not units that are given back.
+// setReplay gives a call the replay of call i of a request. Redis remembers only charges: no call that charges nothing,
+// and no units that are given back.
 func (c *call) setReplay(m *counters.Replay, i int) {
-	if m == nil || len(c.asks) == 0 {
+	if m == nil || len(c.byKey) == 0 {
 		return
 	}
 	own := *m
 	if i > 0 {
 		own.Key += " " + strconv.Itoa(i) // a caller's key has no space
 	}
-	c.asks[0].Replay = &own
+	c.byKey[0].Replay = &own
 }
 
 // fingerprint returns 128 bits of a SHA-256 of the form of the request and what it asks for. They differ between
@@ -65,8 +65,8 @@ var (
 		api.ErrIdempotencyKeyReused)
 )
 
-// reservationWords returns the word that the id of a reservation begins with, and a fingerprint of what it asks for.
-func reservationWords(ctx context.Context, reqs []api.CheckRequest, ttlMs int64) (word, fingerprint string) {
+// reservationPrefix returns the beginning of the id of a reservation, and a fingerprint of what it asks for.
+func reservationPrefix(ctx context.Context, reqs []api.CheckRequest, ttlMs int64) (prefix, fingerprint string) {
 	if !api.Repeatable(ctx) {
 		return strings.ToLower(rand.Text()), "-"
 	}

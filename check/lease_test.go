@@ -393,11 +393,11 @@ func TestARenewalDoesNotDecideWhoCameLongAfterIt(t *testing.T) {
 		l.charge("k", 1000)
 		l.clock = begun + 1190 // 10 ms before those are free, and all else is
 		l.lateRenewals(one, 60*time.Millisecond)
-		came := one.denials.now().Add(after)
+		arrived := one.denials.now().Add(after)
 		held := one.leases.Find("k")
 		<-held.Start(1)
-		asks := []counters.Request{{Plan: l.rules.Match("k"), Key: "k", Cost: 1, Mode: api.ModeTake}}
-		d, ok := one.leases.decide(t.Context(), &call{asks: asks}, came, time.Now().Add(time.Minute))
+		requests := []counters.Request{{Plan: l.rules.Match("k"), Key: "k", Cost: 1, Mode: api.ModeTake}}
+		d, ok := one.leases.decide(t.Context(), &call{byKey: requests}, arrived, time.Now().Add(time.Minute))
 		one.leases.Wait()
 		if !ok || d.Allowed != allowed {
 			t.Errorf("after %v: %+v, %v", after, d, ok)

@@ -16,16 +16,16 @@ const watchResets = 40 * time.Millisecond
 func (l *leases) watch(p *leasePlan, read time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p.answers.checked = read
+	p.answers.resetsReadAt = read
 	if !l.watching {
 		l.watching = true
-		l.After(watchResets, l.look)
+		l.After(watchResets, l.checkResets)
 	}
 }
 
-// look reads the marks of resets if they have not been read for watchResets, and reports the answers given from
+// checkResets reads the marks of resets if they have not been read for watchResets, and reports the answers given from
 // leases.
-func (l *leases) look() {
+func (l *leases) checkResets() {
 	list, next := l.withUnits()
 	for _, one := range list {
 		if p := planOf(one.Grant()); p != nil {
@@ -40,7 +40,7 @@ func (l *leases) look() {
 	defer l.mu.Unlock()
 	l.watching = l.Len() > 0 && !l.Closed()
 	if l.watching {
-		l.After(next, l.look)
+		l.After(next, l.checkResets)
 	}
 }
 
@@ -54,7 +54,7 @@ func (l *leases) withUnits() (list []*lease.Lease, next time.Duration) {
 	for _, one := range l.All() {
 		if g := one.Grant(); g != nil && g.IsValid(now) {
 			list = append(list, one)
-			next = min(next, planOf(g).answers.checked.Add(watchResets).Sub(now))
+			next = min(next, planOf(g).answers.resetsReadAt.Add(watchResets).Sub(now))
 		}
 	}
 	return list, next
@@ -85,8 +85,8 @@ func (l *leases) readResets(list []*lease.Lease) {
 			if p.resets < marks[i] {
 				one.GiveBack()
 			}
-			if p.answers.checked.Before(asked) {
-				p.answers.checked = asked
+			if p.answers.resetsReadAt.Before(asked) {
+				p.answers.resetsReadAt = asked
 			}
 		}
 	}

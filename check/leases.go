@@ -33,7 +33,7 @@ type leases struct {
 type leaseStore interface {
 	RenewLease(ctx context.Context, plan *windows.Plan, ttl time.Duration, ask api.LeaseRequest) (reservations.Leased,
 		error)
-	ID(word string, requests []counters.Request) string
+	ID(prefix string, requests []counters.Request) string
 }
 
 func newLeases(s *Service) *leases {
@@ -58,24 +58,24 @@ type leasePlan struct {
 
 // leaseAnswers counts the answers from a lease that metrics and Activity have not received yet.
 type leaseAnswers struct {
-	given, denied tally
-	checked       time.Time // when the mark of resets was last read; under leases.mu
+	allowed, denied tally
+	resetsReadAt    time.Time // when the mark of resets was last read; under leases.mu
 }
 
-// tally counts answers, and the units above one of each answer.
-type tally struct{ answers, more atomic.Int64 }
+// tally counts answers, and the units of each answer beyond the first unit.
+type tally struct{ answers, extraUnits atomic.Int64 }
 
 func (t *tally) add(units int64) {
 	t.answers.Add(1)
 	if units > 1 {
-		t.more.Add(units - 1)
+		t.extraUnits.Add(units - 1)
 	}
 }
 
 // take returns what was counted, and sets the counts to 0.
 func (t *tally) take() (answers, units int64) {
 	answers = t.answers.Swap(0)
-	return answers, answers + t.more.Swap(0)
+	return answers, answers + t.extraUnits.Swap(0)
 }
 
 // Denies implements lease.Plan. It is false if Redis must evaluate shadow rules, or count a denial (on_deny: charge).
@@ -83,8 +83,8 @@ func (p *leasePlan) Denies() bool {
 	return len(p.Shadows) == 0 && p.Live.OnDeny != windows.OnDenyCharge
 }
 
-// decides reports whether the key certainly still has this plan under these rules. It does not match the key again.
-func (p *leasePlan) decides(rules *windows.Rules) bool {
+// isCurrent reports whether the key certainly still has this plan under these rules. It does not match the key again.
+func (p *leasePlan) isCurrent(rules *windows.Rules) bool {
 	return p.rules == rules && p.version == rules.Version()
 }
 
@@ -149,9 +149,9 @@ func leaseAnswer(id string, got reservations.Leased) api.LeaseAnswer {
 	return out
 }
 
-// newID makes the id of a new lease. The id begins with word.
-func (l *leases) newID(word, key string) string {
-	return l.held.ID(word+strings.ToLower(rand.Text()), []counters.Request{{Key: key}})
+// newID makes the id of a new lease. The id begins with prefix.
+func (l *leases) newID(prefix, key string) string {
+	return l.held.ID(prefix+strings.ToLower(rand.Text()), []counters.Request{{Key: key}})
 }
 
 // ask renews a lease in Redis, behind the breaker of its shard.
@@ -175,11 +175,11 @@ func (l *leases) Ended(plan lease.Plan) { l.report(plan.(*leasePlan)) }
 // count counts an answer under a plan. Metrics and Activity receive it within watchResets, or when the lease ends.
 func (l *leases) count(one *lease.Lease, p *leasePlan, units int64, allowed bool) {
 	if allowed {
-		p.answers.given.add(units)
+		p.answers.allowed.add(units)
 	} else {
 		p.answers.denied.add(units)
 	}
-	if one.Grant() == nil { // the lease has ended: look does not report it any more
+	if one.Grant() == nil { // the lease has ended: checkResets does not report it any more
 		l.report(p)
 	}
 }
@@ -188,7 +188,7 @@ func (l *leases) count(one *lease.Lease, p *leasePlan, units int64, allowed bool
 // microsecond, so each is observed as 0 s.
 func (l *leases) report(p *leasePlan) {
 	metrics, activity := l.service.config.Metrics, l.service.config.Activity
-	for allowed, t := range map[bool]*tally{true: &p.answers.given, false: &p.answers.denied} {
+	for allowed, t := range map[bool]*tally{true: &p.answers.allowed, false: &p.answers.denied} {
 		answers, units := t.take()
 		if metrics != nil && p.Plan != nil { // also if it is 0: a counter that begins above 0 has no rate at first
 			metrics.checks.WithLabelValues(p.Name(), "lease_"+outcomeOf(allowed)).Add(float64(answers))

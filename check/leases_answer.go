@@ -17,11 +17,11 @@ func (s *Service) Close() { s.leases.Close() }
 
 // decide decides a call of one key from this process's lease, and takes or renews the lease if the key is asked for
 // often. If it returns false, the call is passed on.
-func (l *leases) decide(ctx context.Context, c *call, came, deadline time.Time) (decision, bool) {
-	if len(c.asks) != 1 || c.never {
+func (l *leases) decide(ctx context.Context, c *call, arrived, deadline time.Time) (decision, bool) {
+	if len(c.byKey) != 1 || c.never {
 		return decision{}, false
 	}
-	a := c.asks[0]
+	a := c.byKey[0]
 	if a.Plan.LeaseTime() == 0 {
 		if one := l.Find(a.Key); one != nil {
 			one.GiveBack() // its rule had lease before
@@ -39,7 +39,7 @@ func (l *leases) decide(ctx context.Context, c *call, came, deadline time.Time) 
 		one.GiveBack()
 		return decision{}, false
 	}
-	got, ok := one.Decide(ctx, a.Cost, came, deadline)
+	got, ok := one.Decide(ctx, a.Cost, arrived, deadline)
 	if !ok || planOf(got.Grant).Plan != a.Plan {
 		return decision{}, false
 	}
@@ -66,7 +66,7 @@ func (s *Service) answerHot(ctx context.Context, req *api.CheckRequest) (api.Che
 		return api.CheckAnswer{}, false
 	}
 	p, cost := planOf(one.Grant()), cmp.Or(req.Cost, 1)
-	if p == nil || !p.decides(s.config.Rules()) || len(p.Shadows) > 0 || cost < 1 ||
+	if p == nil || !p.isCurrent(s.config.Rules()) || len(p.Shadows) > 0 || cost < 1 ||
 		cost > p.Live.Smallest() || req.Mode.Or(api.ModeTake) != api.ModeTake || req.Checks != nil ||
 		api.MayRepeat(ctx) {
 		return api.CheckAnswer{}, false

@@ -41,12 +41,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		checks: f.NewCounterVec(prometheus.CounterOpts{Name: "streamcounter_checks_total",
 			Help: "Checks by rule and outcome: allowed or denied, after cache_ (from memory), lease_ (from a lease), " +
 				"local_ (Redis away) or reserve_, then look_ or charge_ (the mode), then shadow_ (of a shadow rule); " +
-				"error_allow and error_deny (Redis away; deny: also of a reservation); key_reused where an " +
-				"Idempotency-Key was another request's; canceled where the caller went away. No rule: rule is empty."},
+				"error_allow and error_deny (Redis away; deny: also of a reservation); key_reused if an " +
+				"Idempotency-Key was used for another request; canceled if the caller left. No rule: rule is empty."},
 			[]string{"rule", "outcome"}),
 		seconds: f.NewHistogramVec(prometheus.HistogramOpts{Name: "streamcounter_check_seconds",
 			Help: "Time that answering one call took, by the rule of its first key and by outcome: allowed, " +
-				"denied, error. Of the 101st rule on: rule is other.",
+				"denied, error. From the 101st rule on, rule is other.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 14)}, []string{"rule", "outcome"}),
 	}
 	m.byRule.Store(&map[string]*ruleLatencies{})

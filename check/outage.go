@@ -16,15 +16,15 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-// outage logs once that on_error decides checks because Redis does not answer, and once that this has ended. It
-// begins when the first breaker of the process opens. If there are too few checks for that, it begins when a check
-// failed, and outageAfter later Redis has answered none since and does not answer ask either. It ends when all
-// breakers are closed and Redis has answered. Safe to use from several goroutines.
+// outage logs once that on_error decides checks because Redis does not answer, and once that this has ended. An outage
+// begins when the first breaker of the process opens. With too few checks for that, it begins outageAfter a check
+// failed, if Redis has answered none since then and does not answer probe either. It ends when all breakers are closed
+// and Redis has answered. Safe to use from several goroutines.
 type outage struct {
 	log   *slog.Logger
-	lines *rate.Limiter // of checks that Redis refuses, while it answers others
+	lines *rate.Limiter // bounds log lines about checks that Redis refuses, while it answers others
 	rules func() *windows.Rules
-	ask   func(counters.Request)      // asks Redis about such a request, and calls byRedis if Redis answers
+	probe func(counters.Request)      // sends Redis such a request, and calls redisAnswered if it answers
 	after func(time.Duration, func()) // calls a function later; time.AfterFunc except in tests
 
 	failing atomic.Bool // decided is not empty; read without mu after each answer of Redis
@@ -47,15 +47,15 @@ func newOutage(log *slog.Logger, rules func() *windows.Rules) *outage {
 		decided: map[windows.OnError]int{}}
 }
 
-// byPolicy counts checks that on_error decided because of an error, one per request. A refusal, such as WRONGTYPE, need
-// not be an outage, so it is logged: ten at once, then one a minute.
-func (o *outage) byPolicy(policy windows.OnError, asks []counters.Request, why error) {
+// decidedByPolicy counts checks that on_error decided because of an error, one per request. A refusal, such as
+// WRONGTYPE, need not be an outage, so it is logged: ten at once, then one a minute.
+func (o *outage) decidedByPolicy(policy windows.OnError, requests []counters.Request, why error) {
 	if redisclient.IsRefusal(why) && o.lines.Allow() {
-		o.log.Error("Redis refuses a check: on_error decides it", "key", api.Shorten(asks[0].Key), "error", why)
+		o.log.Error("Redis refuses a check: on_error decides it", "key", api.Shorten(requests[0].Key), "error", why)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.why, o.last = why, asks[0]
+	o.why, o.last = why, requests[0]
 	if len(o.decided) == 0 {
 		if len(o.open) == 0 {
 			o.since = time.Now()
@@ -63,37 +63,37 @@ func (o *outage) byPolicy(policy windows.OnError, asks []counters.Request, why e
 		o.failure++
 		o.watch(o.failure)
 	}
-	o.decided[policy] += len(asks)
+	o.decided[policy] += len(requests)
 	o.failing.Store(true)
 }
 
-// watch asks Redis outageAfter a failure, because no check may come, and again until Redis answers. If Redis does not
-// answer, the outage of the failure begins.
+// watch probes Redis outageAfter a failure, because perhaps no other check comes, and again until Redis answers. If
+// Redis does not answer the first probe, the outage begins.
 func (o *outage) watch(failure int) {
 	o.after(outageAfter, func() {
-		if last, goesOn := o.undecided(failure); goesOn {
-			o.ask(last)
+		if last, unanswered := o.lastRequest(failure); unanswered {
+			o.probe(last)
 		}
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		if o.goesOn(failure) {
+		if o.unansweredSince(failure) {
 			o.begin()
 			o.watch(failure)
 		}
 	})
 }
 
-// undecided returns the last request that on_error decided, and whether Redis has answered nothing since a failure.
-func (o *outage) undecided(failure int) (counters.Request, bool) {
+// lastRequest returns the last request that on_error decided, and whether Redis has answered nothing since a failure.
+func (o *outage) lastRequest(failure int) (counters.Request, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.last, o.goesOn(failure)
+	return o.last, o.unansweredSince(failure)
 }
 
-func (o *outage) goesOn(failure int) bool { return failure == o.failure && len(o.decided) > 0 }
+func (o *outage) unansweredSince(failure int) bool { return failure == o.failure && len(o.decided) > 0 }
 
-// byRedis records that Redis answered. If no breaker is open, this ends the outage, if there is one.
-func (o *outage) byRedis() {
+// redisAnswered records that Redis answered. If no breaker is open, this ends the outage, if there is one.
+func (o *outage) redisAnswered() {
 	if !o.failing.Load() {
 		return
 	}

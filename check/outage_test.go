@@ -41,8 +41,8 @@ func TestAnOutageNeedsNoChecks(t *testing.T) {
 	var timer func()
 	s.outage.after = func(_ time.Duration, f func()) { timer = f }
 	ask := func(key string) {
-		asks := []counters.Request{{Plan: s.config.Rules().Match(key), Key: key, Cost: 1}}
-		s.decide(t.Context(), &call{asks: asks})
+		requests := []counters.Request{{Plan: s.config.Rules().Match(key), Key: key, Cost: 1}}
+		s.decide(t.Context(), &call{byKey: requests})
 	}
 	memory := func(bytes string) { testkit.Must(t, c.ConfigSet(t.Context(), "maxmemory", bytes).Err()) }
 	later := func(want map[windows.OnError]int) {
@@ -120,38 +120,38 @@ func TestAnOutageIsToldOnce(t *testing.T) {
 		out.Reset()
 	}
 	answers := true
-	o.ask = func(counters.Request) {
+	o.probe = func(counters.Request) {
 		if answers {
-			o.byRedis()
+			o.redisAnswered()
 		}
 	}
-	o.byPolicy(windows.OnErrorAllow, make([]counters.Request, 1), errors.New("away")) // a slow answer, then silence
+	o.decidedByPolicy(windows.OnErrorAllow, make([]counters.Request, 1), errors.New("away")) // slow, then silence
 	later[0]()
-	o.byPolicy(windows.OnErrorAllow, make([]counters.Request, 1), errors.New("away")) // another check comes
-	o.byRedis()
+	o.decidedByPolicy(windows.OnErrorAllow, make([]counters.Request, 1), errors.New("away")) // another check comes
+	o.redisAnswered()
 	later[1]()
 	said()
 
 	answers = false
-	o.byPolicy(windows.OnErrorAllow, make([]counters.Request, 1), errors.New("away"))
+	o.decidedByPolicy(windows.OnErrorAllow, make([]counters.Request, 1), errors.New("away"))
 	later[0]() // of a failure before
 	said()
 	later[2]()
 	said(`"level":"ERROR" and "error":"away","rules_allow":2,"rules_deny":1,"rules_local":1`)
-	o.byPolicy(windows.OnErrorAllow, make([]counters.Request, 2), errors.New("away"))
-	o.byPolicy(windows.OnErrorDeny, make([]counters.Request, 4), errors.New("away"))
+	o.decidedByPolicy(windows.OnErrorAllow, make([]counters.Request, 2), errors.New("away"))
+	o.decidedByPolicy(windows.OnErrorDeny, make([]counters.Request, 4), errors.New("away"))
 	o.changed(0, gobreaker.StateOpen, nil) // no second line
-	o.byRedis()                            // of another shard
+	o.redisAnswered()                      // of another shard
 	said()
 	o.changed(0, gobreaker.StateClosed, nil)
 	said(`"took": and "checks_allow":3,"checks_deny":4,"checks_local":0`)
-	o.byRedis()
+	o.redisAnswered()
 	said()
 
-	o.byPolicy(windows.OnErrorAllow, make([]counters.Request, 1), streamtest.Refusal("WRONGTYPE of a key"))
+	o.decidedByPolicy(windows.OnErrorAllow, make([]counters.Request, 1), streamtest.Refusal("WRONGTYPE of a key"))
 	said(`"level":"ERROR","msg":"Redis refuses a check and "key":"\"\"" and "error":"WRONGTYPE of a key"`)
 	later[4]()
-	o.byRedis()
+	o.redisAnswered()
 	said("on_error does until", `"checks_allow":1`)
 	later[5]()
 	said()

@@ -17,10 +17,10 @@ import (
 // byOperator is what an operator has set for the key of a request.
 type byOperator struct {
 	override *overrides.Override // in effect, nil: none
-	written  *windows.Plan       // Request.Plan without it
+	rulePlan *windows.Plan       // Request.Plan without it
 }
 
-// changes says after the name of a rule that the key has other limits than the rule, if it has.
+// changes returns what an error says after the name of a rule if an override has changed the limits of the key.
 func (o byOperator) changes() string {
 	if o.override == nil {
 		return ""
@@ -38,9 +38,9 @@ func (s *Service) apply(rules *windows.Rules, reqs []Request) {
 		if r.Key == "" {
 			continue
 		}
-		r.written = r.Plan
+		r.rulePlan = r.Plan
 		// An override may change in the meantime, but a key must have one plan in a call.
-		same := func(e Request) bool { return e.Key == r.Key && e.written == r.written }
+		same := func(e Request) bool { return e.Key == r.Key && e.rulePlan == r.rulePlan }
 		if j := slices.IndexFunc(reqs[:i], same); j >= 0 {
 			r.Plan, r.override = reqs[j].Plan, reqs[j].override
 		} else {
@@ -92,8 +92,8 @@ func (s *Service) setFor(plan *windows.Plan, key string) (set api.SetByOperator)
 	return set
 }
 
-// worded puts the override of a request into its answer.
-func (r *Request) worded(out *api.CheckAnswer) {
+// addByOperator adds the override of a request to its answer.
+func (r *Request) addByOperator(out *api.CheckAnswer) {
 	if r.override == nil {
 		return
 	}
@@ -126,12 +126,12 @@ func longest(a, b int64) int64 {
 // ParseSpan reads a span of time as a rules file has it: 90s, 1h, 7d12h.
 func ParseSpan(text string) (time.Duration, error) { return windows.ParseDuration(text) }
 
-// overrides returns the overrides that the rules are under. Without any, none can be set or read.
+// overrides returns the overrides that apply to the rules. Without them, none can be set or read.
 func (s *Service) overrides() (*overrides.All, error) {
 	if all := s.config.Rules().Overrides(); all != nil {
 		return all, nil
 	}
-	return nil, fmt.Errorf("%w: the rules of this server are not under overrides", api.ErrBadRequest)
+	return nil, fmt.Errorf("%w: this server does not use overrides", api.ErrBadRequest)
 }
 
 // SetOverride sets the override of a key or a pattern: in this process before it returns, in others within a second.
@@ -143,7 +143,7 @@ func (s *Service) SetOverride(ctx context.Context, one api.Override, lasts time.
 		one, err = all.Set(ctx, s.config.Rules().ValidateOverride, one, lasts)
 	}
 	if err == nil {
-		err = s.restate(ctx, one.Key)
+		err = s.writeDecisions(ctx, one.Key)
 	}
 	return api.OverrideSet{Override: one, OverrideEffect: s.config.Rules().Effect(one)}, unwritten(err)
 }
@@ -172,13 +172,13 @@ func (s *Service) ClearOverride(ctx context.Context, key, pattern, by, reason st
 		had, err = all.Clear(ctx, key, pattern, by, reason)
 	}
 	if err == nil && had {
-		err = s.restate(ctx, key)
+		err = s.writeDecisions(ctx, key)
 	}
 	return had, unwritten(err)
 }
 
-// restate writes the current decisions of a key whose override changed. Workers write those of the keys of a pattern.
-func (s *Service) restate(ctx context.Context, key string) error {
+// writeDecisions writes the current decisions of a key whose override changed. For a pattern, workers write them.
+func (s *Service) writeDecisions(ctx context.Context, key string) error {
 	if key == "" {
 		return nil
 	}
@@ -198,7 +198,7 @@ func (s *Service) addChanges(ctx context.Context, req HistoryRequest, into *sour
 	}
 	list, err := all.History(ctx, req.Key, req.Pattern, req.N+1, into.reached)
 	for _, c := range list {
-		into.entries = append(into.entries, placed{c.ID, api.HistoryEntry{AtMs: c.AtMs, Change: &c.OverrideChange}})
+		into.entries = append(into.entries, positioned{c.ID, api.HistoryEntry{AtMs: c.AtMs, Change: &c.OverrideChange}})
 	}
 	return unavailable(err)
 }

@@ -34,7 +34,7 @@ func (s *Service) announce(key string, o *overrides.Override) {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), s.config.Timeout)
 		defer cancel()
-		if s.restate(ctx, key) != nil {
+		if s.writeDecisions(ctx, key) != nil {
 			s.announced.Remove(key) // the next check tries again
 		}
 	}()

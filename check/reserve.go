@@ -35,7 +35,7 @@ func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out 
 	if c, err = s.reservationCall(reqs); err != nil {
 		return api.ReservationOfAll{}, err
 	}
-	ttl, err := ttlOf(c.asks, req.TTLMs)
+	ttl, err := ttlOf(c.byKey, req.TTLMs)
 	if err != nil {
 		return api.ReservationOfAll{}, err
 	}
@@ -43,9 +43,9 @@ func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out 
 		d := s.decide(ctx, c)
 		return api.ReservationOfAll{ChecksAnswer: s.toAPI(c, d)}, d.err
 	}
-	word, fingerprint := reservationWords(ctx, reqs, req.TTLMs)
-	id := s.held.ID(word, c.asks)
-	got, err := s.reserve(ctx, id, ttl, fingerprint, c.asks)
+	prefix, fingerprint := reservationPrefix(ctx, reqs, req.TTLMs)
+	id := s.held.ID(prefix, c.byKey)
+	got, err := s.reserve(ctx, id, ttl, fingerprint, c.byKey)
 	if err != nil {
 		s.countFailed(ctx, c, err)
 		return api.ReservationOfAll{}, err
@@ -58,9 +58,9 @@ func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out 
 	}
 	d := decision{Verdict: got.Verdict, source: api.SourceRedis, outcome: "reserve_"}
 	d.Replayed = got.State == reservations.AlreadyReserved
-	d.unasked = make([]bool, len(got.Items))
+	d.skipped = make([]bool, len(got.Items))
 	for i, state := range got.Items {
-		d.unasked[i] = state.Windows == nil
+		d.skipped[i] = state.Windows == nil
 	}
 	out = api.ReservationOfAll{ChecksAnswer: s.toAPI(c, d)}
 	if got.Allowed {
@@ -73,7 +73,7 @@ func (s *Service) Reserve(ctx context.Context, req api.ReservationRequest) (out 
 func (s *Service) countFailed(ctx context.Context, c *call, err error) {
 	d := decision{outcome: "error_deny"}
 	switch {
-	case errors.Is(err, api.ErrBadRequest): // it is not for want of Redis
+	case errors.Is(err, api.ErrBadRequest): // the request is wrong, and Redis works
 		return
 	case pause.Gone(ctx) != nil:
 		d.outcome = "canceled"
@@ -87,17 +87,17 @@ func (s *Service) countFailed(ctx context.Context, c *call, err error) {
 // taken back, and only the keys of the shard that denies have a state. If a shard does not answer, reserve returns an
 // error. The earlier shards' units stay reserved until they expire, or until a caller asks for the same id again.
 func (s *Service) reserve(ctx context.Context, id string, ttl time.Duration, fingerprint string,
-	asks []counters.Request,
+	requests []counters.Request,
 ) (reservations.Reservation, error) {
 	within, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
-	parts := s.partsOf(asks)
+	parts := s.partsOf(requests)
 	var all reservations.Reservation
-	items := make([]windows.KeyState, len(asks))
+	items := make([]windows.KeyState, len(requests))
 	for n, p := range parts {
 		var got reservations.Reservation
 		err := s.onShard(ctx, within, p.shard, func() (err error) {
-			got, err = s.held.Reserve(within, id, ttl, fingerprint, p.asks)
+			got, err = s.held.Reserve(within, id, ttl, fingerprint, p.requests)
 			return err
 		})
 		if err != nil && n > 0 {
@@ -114,14 +114,14 @@ func (s *Service) reserve(ctx context.Context, id string, ttl time.Duration, fin
 		}
 		all.State, all.ExpiresMs, all.Allowed = got.State, got.ExpiresMs, got.Allowed
 		if got.Allowed {
-			for _, a := range p.asks {
+			for _, a := range p.requests {
 				s.denials.charged(a.Key, s.denials.now())
 			}
 			continue
 		}
 		for _, before := range parts[:n] {
 			err := s.onShard(ctx, within, before.shard, func() error {
-				return s.held.Withdraw(within, id, before.asks)
+				return s.held.Withdraw(within, id, before.requests)
 			})
 			if err != nil {
 				return all, err
@@ -155,9 +155,9 @@ func (s *Service) reservationCall(reqs []api.CheckRequest) (*call, error) {
 }
 
 // ttlOf returns how long a reservation is valid.
-func ttlOf(asks []counters.Request, ms int64) (time.Duration, error) {
+func ttlOf(requests []counters.Request, ms int64) (time.Duration, error) {
 	most, inFlight := windows.MaxReservation, ""
-	for _, a := range asks {
+	for _, a := range requests {
 		for _, r := range a.Plan.Rules() {
 			if d := r.InFlight(); d > 0 && d < most {
 				most, inFlight = d, fmt.Sprintf(", as the rule %q has in_flight: %s", r.Name, d)
@@ -173,7 +173,7 @@ func ttlOf(asks []counters.Request, ms int64) (time.Duration, error) {
 	return time.Duration(ms) * time.Millisecond, validateTTL(ms, most, inFlight)
 }
 
-// MinTTL is how long a reservation lasts at least.
+// MinTTL is the shortest time for which a reservation can be valid.
 const MinTTL = windows.MinWindow
 
 // validateTTL refuses a ttl_ms that is too short, or longer than most; why is the reason for that bound.
@@ -206,7 +206,7 @@ func (s *Service) onShard(ctx, within context.Context, shard int, ask func() err
 	case refused != nil:
 		return refused
 	case err == nil:
-		s.outage.byRedis()
+		s.outage.redisAnswered()
 		return nil
 	case pause.Gone(ctx) != nil:
 		return fmt.Errorf("reservation: %w: %w", pause.Gone(ctx), err)

@@ -99,7 +99,7 @@ func NewService(c Config) (*Service, error) {
 	}
 	s := &Service{config: c, held: reservations.New(c.Counter), local: counters.NewLocal(maxLocalKeys, nil),
 		outage: newOutage(cmp.Or(c.Log, slog.Default()), c.Rules)}
-	s.outage.ask = s.askAgain
+	s.outage.probe = s.probe
 	s.announced, _ = lru.New[string, announced](maxAnnounced) // the error is for a size below 1
 	s.local.Instances = c.Instances
 	s.denials = newDenials(c.Counter, c.Denials, c.Now, c.Timeout)
@@ -128,7 +128,7 @@ func (s *Service) PeekValues(ctx context.Context, key string, n int) (api.KeySta
 	if err != nil {
 		return api.KeyState{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.forPeople())
+	ctx, cancel := context.WithTimeout(ctx, s.interactiveTimeout())
 	defer cancel()
 	st, err := s.config.Counter.Peek(ctx, plan, key)
 	if err != nil {
@@ -144,9 +144,9 @@ func (s *Service) PeekValues(ctx context.Context, key string, n int) (api.KeySta
 	return out, nil
 }
 
-// forPeople is the timeout of an answer that a person waits for. No request is held up in that time, and a script may
-// have to be compiled first.
-func (s *Service) forPeople() time.Duration { return 4 * s.config.Timeout }
+// interactiveTimeout is the timeout of an answer that a person waits for. It is longer than that of a check, because no
+// request waits for the answer, and Redis may have to compile a script first.
+func (s *Service) interactiveTimeout() time.Duration { return 4 * s.config.Timeout }
 
 // Reset forgets what a key has used and ends its levels; it reports whether there was anything to forget.
 func (s *Service) Reset(ctx context.Context, key string) (bool, error) {
@@ -154,7 +154,7 @@ func (s *Service) Reset(ctx context.Context, key string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.forPeople())
+	ctx, cancel := context.WithTimeout(ctx, s.interactiveTimeout())
 	defer cancel()
 	had, err := s.config.Counter.Reset(ctx, plan, key)
 	s.changed(key, reset)
@@ -179,8 +179,9 @@ func (s *Service) Overview(ctx context.Context, n int) (api.Overview, error) {
 // many checks each policy decided. The time is zero if Redis decides.
 func (s *Service) Outage() (since time.Time, checks map[windows.OnError]int) { return s.outage.now() }
 
-// askAgain asks Redis for the outage. To give back no units is a write for Redis: a PING or a look may work alone.
-func (s *Service) askAgain(last counters.Request) {
+// probe reports to outage whether Redis answers. It gives back 0 units, because that is a write: a PING or a look can
+// succeed while writes fail.
+func (s *Service) probe(last counters.Request) {
 	within, cancel := context.WithTimeout(context.Background(), s.config.Timeout)
 	defer cancel()
 	_ = s.onShard(within, within, s.config.Counter.Shard(last.Key), func() error {

@@ -81,9 +81,9 @@ func TestErrorText(t *testing.T) {
 }
 
 func TestHistoryIsMergedNewestFirst(t *testing.T) {
-	at := func(ms int64, place string) placed { return placed{place, api.HistoryEntry{AtMs: ms}} }
-	sources := []source{{entries: []placed{at(9, "a"), at(5, "b"), at(1, "c")}},
-		{entries: []placed{at(7, "d")}, reached: "x"}, {entries: []placed{at(5, "e"), at(4, "f")}}}
+	at := func(ms int64, place string) positioned { return positioned{place, api.HistoryEntry{AtMs: ms}} }
+	sources := []source{{entries: []positioned{at(9, "a"), at(5, "b"), at(1, "c")}},
+		{entries: []positioned{at(7, "d")}, reached: "x"}, {entries: []positioned{at(5, "e"), at(4, "f")}}}
 	got, more := mergeHistory(sources, 4)
 	if len(got) != 4 || got[0].AtMs != 9 || got[1].AtMs != 7 || got[3].AtMs != 5 || !more {
 		t.Errorf("%+v, %v", got, more)
@@ -102,13 +102,13 @@ func TestHistoryIsMergedNewestFirst(t *testing.T) {
 func TestHistoryPlaces(t *testing.T) {
 	for text, want := range map[string][3]string{"": {}, ",,": {},
 		"12-34,56-api,78-0": {"12-34", "56-api", "78-0"}, ",56-a-b,": {"", "56-a-b", ""}} {
-		if got, err := parseHistoryPlaces(text); err != nil || got != want {
+		if got, err := parseHistoryPositions(text); err != nil || got != want {
 			t.Errorf("%q: %q, %v", text, got, err)
 		}
 	}
 	for _, bad := range []string{",", "a,,", "1-2,3-4,5", "1-2,3-*,5-6", "1-2,,+", "18446744073709551616-1,,",
 		",,18446744073709551616-0", ",,1-18446744073709551616", ",,0-0", ",,00-0"} {
-		if _, err := parseHistoryPlaces(bad); !errors.Is(err, api.ErrBadRequest) || !strings.Contains(err.Error(),
+		if _, err := parseHistoryPositions(bad); !errors.Is(err, api.ErrBadRequest) || !strings.Contains(err.Error(),
 			fmt.Sprintf("before=%q", bad)) {
 			t.Errorf("%q: %v", bad, err)
 		}

@@ -28,8 +28,8 @@ type shard struct {
 	gatherer
 }
 
-// errHurried means that the caller's deadline left so little time that the failure says nothing about the shard.
-var errHurried = errors.New("too little time was left to ask Redis")
+// errNoTime means that the caller left too little time: the failure says nothing about the shard.
+var errNoTime = errors.New("too little time was left to ask Redis")
 
 // newShard makes a shard. changed receives each new state of the breaker, and denials the keys that a run denied.
 func newShard(c Config, changed func(to gobreaker.State, why error), denials *denials) *shard {
@@ -43,7 +43,7 @@ func newShard(c Config, changed func(to gobreaker.State, why error), denials *de
 		},
 		OnStateChange: func(_ string, _, to gobreaker.State) { changed(to, *h.failed.Load()) },
 		IsSuccessful:  func(err error) bool { return err == nil || redisclient.IsRefusal(err) },
-		IsExcluded:    func(err error) bool { return errors.Is(err, context.Canceled) || errors.Is(err, errHurried) },
+		IsExcluded:    func(err error) bool { return errors.Is(err, context.Canceled) || errors.Is(err, errNoTime) },
 	})
 	return h
 }
@@ -60,17 +60,17 @@ func (h *shard) send(ctx context.Context, calls [][]counters.Request) (verdicts 
 	return verdicts, err
 }
 
-// execute runs ask behind the breaker. While the breaker is open, nothing is sent, and the error wraps
-// api.ErrNotSent, and what Redis answered last if that was a refusal. It wraps api.ErrNotSent too if ctx had ended.
+// execute runs ask behind the breaker. If the breaker is open or ctx has ended, nothing is sent, and the error wraps
+// api.ErrNotSent. If the breaker is open and the last failure was a refusal, the error wraps that too.
 func (h *shard) execute(ctx context.Context, ask func() error) error {
 	_, err := h.breaker.Execute(func() (struct{}, error) {
 		start := time.Now()
 		if err := pause.Gone(ctx); err != nil {
-			return struct{}{}, fmt.Errorf("%w: %w: %w", api.ErrNotSent, errHurried, err)
+			return struct{}{}, fmt.Errorf("%w: %w: %w", api.ErrNotSent, errNoTime, err)
 		}
 		err := ask()
 		if err != nil && pause.Gone(ctx) != nil && !redisclient.IsRefusal(err) && time.Since(start) < h.timeout/2 {
-			err = fmt.Errorf("%w: %w", errHurried, err)
+			err = fmt.Errorf("%w: %w", errNoTime, err)
 		}
 		if err != nil {
 			h.failed.Store(&err)

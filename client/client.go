@@ -62,7 +62,7 @@ type Config struct {
 	// Denials is how many denied keys are remembered. A call that has no other keys is denied without the server for
 	// up to 10ms. If there are more, the ones that were asked for longest ago are forgotten. Default 0: none.
 	Denials int
-	// Leases is how many hot keys the client leases at most: it spends their units from memory. It needs a Leaser
+	// Leases is how many hot keys the client leases at most: it spends their units without a call. It needs a Leaser
 	// (client.HTTP) and a rule with lease. Close gives unspent units back. Default 0: none.
 	Leases int
 	// OnFallback is called with the reason each time that a policy decides, on the caller's

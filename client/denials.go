@@ -49,10 +49,10 @@ func (d *denials) start() (asked time.Time) {
 	return asked
 }
 
-// remember stores the answer to a check that was asked for at `asked`, if it is a denial. A denial without a wait is
-// not stored: another key of the call caused it. Nor is the answer to a look: it does not say whether the rule counts
-// what is denied. Nor are answers of shadow rules and of values: it is not known what shadow rules say about later
-// checks, nor whether another value is admitted.
+// remember stores the answer to a check that was asked for at `asked`, if it is a denial. It does not store a denial
+// without a wait, because another key of the call caused it. It does not store the answer to a look, which does not say
+// whether the rule counts denied checks. It does not store answers with shadow rules or values, because it is not known
+// what shadow rules say about later checks, or whether another value is admitted.
 func (d *denials) remember(mode api.Mode, a api.CheckAnswer, asked time.Time) {
 	if d == nil || mode.Or(api.ModeTake) != api.ModeTake || a.Allowed || a.Charged || a.Replayed ||
 		a.RetryAfterMs <= 0 || len(a.Shadow) > 0 ||
@@ -89,11 +89,11 @@ func (d *denials) end(key string) {
 	}
 }
 
-// answer returns the answer to a call if all of its keys are denied for certain. Of any other key it is not known
-// whether its rule counts what is denied. Invalid requests are left to the transport, which refuses them. A call that
+// answer returns the answer to a call if all of its keys are denied for certain. For any other key it is not known
+// whether its rule counts denied checks. Invalid requests are left to the transport, which refuses them. A call that
 // gives a key twice is left to the server, which adds the costs up.
 func (d *denials) answer(ctx context.Context, reqs []api.CheckRequest) (all api.ChecksAnswer, ok bool) {
-	if d == nil || api.MayRepeat(ctx) { // the server has the answer that was given before
+	if d == nil || api.MayRepeat(ctx) { // the server has the earlier answer
 		return all, false
 	}
 	reqs, err := transport.ValidateAll(ctx, reqs)

@@ -31,7 +31,7 @@ func (s *shared) repeatable(ctx context.Context) (context.Context, bool) {
 	return withKey(ctx, max(rememberFor, 2*s.config.Timeout)), true
 }
 
-// withKey gives the context a random key, if it has none. send says when it is not the first with that key.
+// withKey gives the context a random key, if it has none. send marks each later attempt as one that is not the first.
 func withKey(ctx context.Context, retention time.Duration) context.Context {
 	if api.Repeatable(ctx) {
 		return ctx

@@ -29,8 +29,8 @@ func (h *HTTP) Lease(ctx context.Context, req api.LeaseRequest) (a api.LeaseAnsw
 	return transport.Decided(a, err)
 }
 
-// validateLease refuses what is no answer to the request. No units are leased above those that the client keeps or
-// wants, and only those that it keeps can be above a limit, which was higher before.
+// validateLease refuses an answer that does not fit the request. A lease has no more units than the client keeps or
+// wants. Only the units that it keeps can be above a limit, if the limit was higher before.
 func validateLease(a api.LeaseAnswer, req api.LeaseRequest) error {
 	if err := transport.ValidateAnswer(a.CheckAnswer, req.Key); err != nil {
 		return err

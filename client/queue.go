@@ -19,7 +19,7 @@ type queues struct {
 // queue has the waiters in the order of arrival. The first one asks the server; the others wait for their turn.
 type queue struct {
 	waiters []*waiter
-	until   time.Time       // by its last answer, the first is not admitted before; zero: it has no answer
+	until   time.Time       // the first is not admitted before, by its last answer; zero: it has no answer yet
 	answer  api.CheckAnswer // that answer
 }
 
@@ -27,7 +27,7 @@ type waiter struct {
 	key     string
 	maxWait time.Duration
 	end     time.Time        // how long it can wait; zero: there is no end
-	over    <-chan time.Time // receives when MaxWait has passed; nil without MaxWait
+	timeout <-chan time.Time // receives when MaxWait has passed; nil without MaxWait
 	turn    chan error       // receives once: nil when it is the first, or the error that ends its wait
 }
 
@@ -35,7 +35,7 @@ func newWaiter(ctx context.Context, key string, maxWait time.Duration) *waiter {
 	w := &waiter{key: key, maxWait: maxWait, turn: make(chan error, 1)}
 	w.end, _ = ctx.Deadline()
 	if maxWait > 0 {
-		w.over = time.After(maxWait)
+		w.timeout = time.After(maxWait)
 		if end := time.Now().Add(maxWait); w.end.IsZero() || end.Before(w.end) {
 			w.end = end
 		}
@@ -67,7 +67,7 @@ func (q *queues) enter(ctx context.Context, w *waiter) error {
 	case err = <-w.turn:
 	case <-ctx.Done():
 		err = ctx.Err()
-	case <-w.over:
+	case <-w.timeout:
 		err = fmt.Errorf("%w: others are before it, and MaxWait %s has passed", ErrOverLimit, w.maxWait)
 	}
 	if err != nil {
@@ -93,7 +93,7 @@ func (q *queues) leave(w *waiter) {
 	case len(line.waiters) == 0:
 		delete(q.keys, w.key)
 	case at == 0:
-		line.until = time.Time{} // what the next asks for may cost less
+		line.until = time.Time{} // the next may have a lower cost
 		line.waiters[0].turn <- nil
 	}
 }

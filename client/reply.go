@@ -33,8 +33,8 @@ func (r *reply) decode(into any) error {
 	return nil
 }
 
-// validateAnswers refuses what is no answer to checks that are admitted together: then nobody decided. problem is the
-// type of the problem in the answer, which a denial has, and an admission or a charge has not.
+// validateAnswers refuses answers that do not fit checks that are decided together: then nobody decided. problem is the
+// type of the problem in the answer. Denials have one; admissions and charges do not.
 func validateAnswers(allowed bool, problem string, answers []api.CheckAnswer, reqs []api.CheckRequest) error {
 	if len(answers) != len(reqs) {
 		return transport.Lost(fmt.Errorf("%d answers to %d checks", len(answers), len(reqs)))

@@ -87,8 +87,8 @@ func (c *Client) Acquire(ctx context.Context, key string, cost int64) (*Slot, er
 		return nil, fmt.Errorf("acquiring a slot: %w", err)
 	}
 	began := time.Now()
-	whole := context.WithoutCancel(ctx) // a call that is cut off would leave a slot that nobody knows of
-	got, err := c.Reserve(whole, api.ReservationRequest{CheckRequest: api.CheckRequest{Key: key, Cost: cost}})
+	uncut := context.WithoutCancel(ctx) // a call that is cut off could leave a slot that nobody releases
+	got, err := c.Reserve(uncut, api.ReservationRequest{CheckRequest: api.CheckRequest{Key: key, Cost: cost}})
 	switch {
 	case errors.Is(err, api.ErrNoRule) && c.config.UnmatchedKeys == Deny:
 		return nil, &OverLimitError{unmatched(key, cost)}
@@ -97,13 +97,13 @@ func (c *Client) Acquire(ctx context.Context, key string, cost int64) (*Slot, er
 	case !got.Allowed:
 		return nil, &OverLimitError{got.Checks[0]}
 	case ctx.Err() != nil:
-		_, _ = c.Cancel(whole, got.ID) // else it ends with its time
+		_, _ = c.Cancel(uncut, got.ID) // if this fails, the slot is free when its time is over
 		return nil, fmt.Errorf("acquiring a slot: %w", ctx.Err())
 	}
 	s := &Slot{Answer: got.Checks[0], client: c, id: got.ID, ttl: time.Duration(got.TTLMs) * time.Millisecond,
 		done: make(chan struct{})}
 	s.ctx, s.end = context.WithCancelCause(ctx)
-	renewals, stop := context.WithCancel(whole)
+	renewals, stop := context.WithCancel(uncut)
 	s.stop = stop
 	go s.renew(renewals, began)
 	return s, nil
@@ -160,15 +160,15 @@ func (s *Slot) settleAs(ctx context.Context, settle func(context.Context) error)
 	}
 	if err := s.settle(ctx); err != nil {
 		s.err = errorAfter(s.err, fmt.Errorf("releasing slot %s: %w", s.id, err))
-		s.over = doesNotStand(err)
+		s.over = isNotOpen(err)
 		return s.err
 	}
 	s.over, s.err = true, nil
 	return nil
 }
 
-// doesNotStand reports whether the server said that the reservation is not open. Asking again changes nothing.
-func doesNotStand(err error) bool {
+// isNotOpen reports whether the server said that the reservation is not open. A retry changes nothing then.
+func isNotOpen(err error) bool {
 	return errors.Is(err, api.ErrNoReservation) || errors.Is(err, api.ErrReservationExpired) ||
 		errors.Is(err, api.ErrReservationSettled)
 }
@@ -189,7 +189,7 @@ func (s *Slot) renew(ctx context.Context, began time.Time) {
 			end, next = began.Add(s.ttl), began.Add(s.ttl/3)
 			continue
 		}
-		if ctx.Err() == nil && doesNotStand(err) {
+		if ctx.Err() == nil && isNotOpen(err) {
 			s.end(lost(err))
 			return
 		}
@@ -208,7 +208,7 @@ func (s *Slot) renewOnce(ctx context.Context, end time.Time) error {
 }
 
 func lost(err error) error {
-	if err == nil { // this process stood still
+	if err == nil { // this process was suspended
 		return fmt.Errorf("%w: it was not renewed in time", ErrSlotLost)
 	}
 	return fmt.Errorf("%w: %w", ErrSlotLost, err)

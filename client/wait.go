@@ -12,8 +12,8 @@ import (
 
 // Releases reports when a throttled key is released. guard.Guard implements it.
 type Releases interface {
-	// Released returns a channel that receives when the key is released, and a function that ends this. The channel
-	// holds one release until it is read.
+	// Released returns a channel that receives when the key is released, and a function that stops the notifications.
+	// The channel holds one release until it is read.
 	Released(key string) (released <-chan struct{}, stop func())
 }
 
@@ -23,8 +23,8 @@ const (
 	waitJitter, wakeJitter = 50 * time.Millisecond, 10 * time.Millisecond
 	// cacheAge is how old an answer from the server's cache or ours can be: see denialAge.
 	cacheAge = 50 * time.Millisecond
-	// replays is how many times the pause after a replayed answer doubles; the first one is firstPause.
-	replays = 3
+	// maxDoublings is how many times the pause after a replayed answer doubles; the first one is firstPause.
+	maxDoublings = 3
 )
 
 // Wait blocks until the key is charged cost units (0 means 1), like Wait of a golang.org/x/time/rate.Limiter. A key
@@ -72,7 +72,7 @@ func (c *Client) wait(ctx context.Context, req api.CheckRequest) error {
 		delay := time.Duration(a.RetryAfterMs) * time.Millisecond
 		switch {
 		case a.Replayed:
-			delay = firstPause << min(n, replays) // its wait was that of an earlier time
+			delay = firstPause << min(n, maxDoublings) // its wait began when it was first answered
 		case woken && a.Source.FromMemory():
 			delay = min(delay, cacheAge) // it may be from before the release
 		}

@@ -65,7 +65,7 @@ func (x *extractor) request(r *http.Request) (api.CheckRequest, error) {
 		return req, nil
 	}
 	text, err := one(r.Header, x.cost)
-	if err != nil && !errors.Is(err, ErrMissing) { // an empty one is a bad cost
+	if err != nil && !errors.Is(err, ErrMissing) { // ParseCount refuses an empty header
 		return req, fmt.Errorf("extractor %s: %w", x.name, err)
 	}
 	if req.Cost, err = api.ParseCount(text); err != nil {

@@ -111,7 +111,7 @@ func parseExtractors(name string, data []byte) (map[string]*extractor, error) {
 		if out[e.name] != nil {
 			return nil, d.ErrorAt(at+"name", "the name %s is given twice", e.name)
 		}
-		if err := e.settle(d, at); err != nil {
+		if err := e.complete(d, at); err != nil {
 			return nil, err
 		}
 		out[e.name] = e.extractor
@@ -119,8 +119,8 @@ func parseExtractors(name string, data []byte) (map[string]*extractor, error) {
 	return out, nil
 }
 
-// useOf: field → the sources that make use of it.
-var useOf = []struct {
+// usedBy: field → the sources that use it.
+var usedBy = []struct {
 	field string
 	from  []string
 }{
@@ -128,15 +128,15 @@ var useOf = []struct {
 	{"ipv6_prefix", []string{fromAddress}}, {"trusted_proxies", []string{fromAddress}},
 }
 
-// settle fills in defaults and refuses what makes no sense.
-func (e *extractorEntry) settle(d *document.Document, at string) error {
+// complete fills in defaults, and refuses fields that do not fit together.
+func (e *extractorEntry) complete(d *document.Document, at string) error {
 	bad := func(field, format string, args ...any) error {
 		return d.ErrorAt(at+field, "%s of extractor %s: "+format, append([]any{field, e.name}, args...)...)
 	}
 	if !slices.Contains([]string{fromHeader, fromAddress, fromPath}, e.from) {
 		return bad("from", "%q: want %s, %s or %s", e.from, fromHeader, fromAddress, fromPath)
 	}
-	for _, u := range useOf {
+	for _, u := range usedBy {
 		if d.Line(at+u.field) != 0 && !slices.Contains(u.from, e.from) {
 			return bad(u.field, "it is of no use with from: %s", e.from)
 		}
@@ -146,13 +146,13 @@ func (e *extractorEntry) settle(d *document.Document, at string) error {
 	}
 	switch {
 	case e.from == fromHeader && d.Line(at+"header") == 0:
-		return bad("from", "header: want the header's name as header")
+		return bad("from", "header: want the name of the header as header")
 	case e.from != fromAddress && !headerForm.MatchString(e.header):
 		return bad("header", "%q: want the name of a header", e.header)
 	case e.cost != "" && !headerForm.MatchString(e.cost):
 		return bad("cost_header", "%q: want the name of a header", e.cost)
 	case e.from == fromAddress && len(e.proxies) == 0:
-		return bad("from", "%s: want the proxies that ask as trusted_proxies, as [10.0.0.0/8]", fromAddress)
+		return bad("from", "%s: want the addresses of your proxies as trusted_proxies, as [10.0.0.0/8]", fromAddress)
 	case !slices.Contains([]string{"", "refuse", "allow"}, e.missing):
 		return bad("missing", "%q: want refuse or allow", e.missing)
 	}

@@ -31,7 +31,7 @@ type tokenEntry struct {
 	scopes              []string
 }
 
-// parseTokens reads the tokens of a file. No error shows a part of a token, nor of anything that could be a token by
+// parseTokens reads the tokens of a file. No error shows a part of a token, nor of a value that could be a token by
 // mistake, such as a name.
 func parseTokens(name string, data []byte) (*table, error) {
 	var list []*tokenEntry

@@ -81,7 +81,7 @@ func NewMetrics(reg prometheus.Registerer, near float64) *Metrics {
 	return m
 }
 
-// Describe sends nothing: limits have as many labels as they have descriptors.
+// Describe sends nothing, because the number of labels differs from limit to limit.
 func (m *Metrics) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
@@ -108,7 +108,7 @@ func (m *Metrics) began() func(error) {
 	return func(err error) {
 		m.seconds.Observe(time.Since(start).Seconds())
 		switch status.Code(err) {
-		case codes.OK, codes.Canceled, codes.DeadlineExceeded: // no error: the caller has gone
+		case codes.OK, codes.Canceled, codes.DeadlineExceeded: // after the last two, the caller has gone
 		case codes.Unavailable:
 			m.failed.WithLabelValues("redis_error").Inc()
 		default:
@@ -141,7 +141,7 @@ func (m *Metrics) limits(req *rlsv3.RateLimitRequest, list []descriptor) {
 	}
 	for i := range list {
 		d := &list[i]
-		if !d.limited || d.skipped || d.Unlimited || d.back || d.hits <= 0 {
+		if !d.limited || d.skipped || d.Unlimited || d.refund || d.hits <= 0 {
 			continue
 		}
 		if d.Labels == nil {

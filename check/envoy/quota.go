@@ -39,8 +39,8 @@ func (q *quotas) over() bool {
 }
 
 // quotaGroup returns the group of a descriptor. As in envoyproxy/ratelimit, descriptors with the same backend_name
-// and model_name_override are quotas of the same backend. A descriptor without these is a group of its own. Quotes keep
-// texts apart that are equal only when they are joined.
+// and model_name_override are quotas of the same backend. A descriptor without these is a group of its own. With
+// quotes, different parts never make the same text.
 func quotaGroup(d *commonv3.RateLimitDescriptor) string {
 	if backend, model := backendOf(d); backend != "" || model != "" {
 		return fmt.Sprintf("%q|%q", backend, model)
@@ -64,25 +64,25 @@ func backendOf(d *commonv3.RateLimitDescriptor) (backend, model string) {
 	return backend, model
 }
 
-// merge adds from to to, except what to already has. It also does this in mappings that both have.
-func merge(to, from map[string]any) {
-	for name, v := range from {
-		have, ok := to[name]
+// merge copies the entries of src that dst does not have into dst. If both have a mapping of one name, it merges these.
+func merge(dst, src map[string]any) {
+	for name, v := range src {
+		have, ok := dst[name]
 		if !ok {
-			to[name] = v
+			dst[name] = v
 			continue
 		}
-		mine, both := have.(map[string]any)
-		theirs, too := v.(map[string]any)
-		if both && too {
-			merge(mine, theirs)
+		old, isMapping := have.(map[string]any)
+		more, areMappings := v.(map[string]any)
+		if isMapping && areMappings {
+			merge(old, more)
 		}
 	}
 }
 
-// metadata returns the metadata of the response, for its readers in Envoy: what was asked, what the limits that admit
-// it carry, which quotas are over (by their position) and which backends have some left. The names are those of
-// envoyproxy/ratelimit.
+// metadata returns the dynamic metadata of the response, under the names of envoyproxy/ratelimit: the request, the
+// metadata of the limits that admit it, the positions of the descriptors whose quotas are over, and the backends that
+// have some left.
 func (q *quotas) metadata(req *rlsv3.RateLimitRequest, limits []descriptor,
 	resp *rlsv3.RateLimitResponse) *structpb.Struct {
 	list := make([]any, len(req.Descriptors))
@@ -112,7 +112,7 @@ func (q *quotas) metadata(req *rlsv3.RateLimitRequest, limits []descriptor,
 	for i := range limits {
 		group := quotaGroup(req.Descriptors[i])
 		if over, quota := q.groups[group]; resp.Statuses[i].Code == codeOver || quota && over ||
-			limits[i].back {
+			limits[i].refund {
 			continue
 		}
 		if !limits[i].Unlimited && !limits[i].skipped {

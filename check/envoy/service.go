@@ -19,7 +19,7 @@ import (
 // maxDescriptors bounds a request: each may cost Redis a look-up.
 const maxDescriptors = 100
 
-// mostHits is the most hits that a descriptor can ask for. No limit admits as many.
+// mostHits is the most hits that a descriptor can ask for; a larger number counts as this. No limit admits as many.
 const mostHits = windows.MaxLimit + 1
 
 // Service answers Envoy's rate limit service (v3): ShouldRateLimit decides all
@@ -39,8 +39,8 @@ type Config struct {
 	Limits func() *config.Limits
 	// Tag names the descriptor entry that becomes the hash tag of keys.
 	Tag string
-	// Headers adds the headers of HTTP answers to the response, for Envoy to pass on; HeaderNames, if it has any,
-	// adds others in their place.
+	// Headers adds the headers of HTTP answers to the response, for Envoy to pass on. If HeaderNames has a name, the
+	// headers that it names are added instead.
 	Headers     bool
 	HeaderNames HeaderNames
 	// Metadata puts the request, and the metadata of the limits that admit it, into the dynamic metadata of every
@@ -71,7 +71,7 @@ type descriptor struct {
 	skipped bool // another descriptor of the request replaces it
 	hits    int64
 	mode    api.Mode // our own client's; empty: take
-	back    bool     // the hits are given back
+	refund  bool     // the hits are given back
 	request int      // its index among the requests of the check; -1: it has none
 	// upTo is what it and the descriptors before it ask of the same key. total is what all descriptors ask of that
 	// key.
@@ -125,7 +125,7 @@ func (r *Service) read(req *rlsv3.RateLimitRequest) ([]descriptor, error) {
 	list := make([]descriptor, len(req.Descriptors))
 	for i, d := range req.Descriptors {
 		one := &list[i]
-		one.hits, one.back = int64(cmp.Or(req.HitsAddend, 1)), d.GetIsNegativeHits()
+		one.hits, one.refund = int64(cmp.Or(req.HitsAddend, 1)), d.GetIsNegativeHits()
 		if h := d.GetHitsAddend(); h != nil {
 			one.hits = int64(min(h.Value, uint64(mostHits)))
 		}
@@ -155,14 +155,14 @@ func requestsOf(list []descriptor, detailed bool) []check.Request {
 	for i := range list {
 		d := &list[i]
 		d.request = -1
-		never := d.DenyAll && !d.back && !d.Shadow && !d.Quota && !d.Watched
+		never := d.DenyAll && !d.refund && !d.Shadow && !d.Quota && !d.Watched
 		if d.skipped || d.Unlimited || d.limited && d.Plan == nil && !never || d.Key == "" {
 			continue
 		}
 		d.request = len(reqs)
 		reqs = append(reqs, check.Request{Plan: d.Plan, Key: d.Key, Cost: d.hits, Mode: d.mode, Never: never,
-			AboveLimit: !detailed, EachState: !detailed, Refund: d.back, Values: d.Values})
-		if !d.back {
+			AboveLimit: !detailed, EachState: !detailed, Refund: d.refund, Values: d.Values})
+		if !d.refund {
 			totals[d.Key] += d.hits
 			d.upTo = totals[d.Key]
 		}

@@ -42,7 +42,7 @@ func (r *Service) respond(req *rlsv3.RateLimitRequest, list []descriptor, answer
 		s := &statuses[i]
 		out.Statuses[i] = s
 		one.status(s, answer)
-		if !one.back && (one.isQuota() || limits.QuotaForAll() && !one.Unlimited) {
+		if !one.refund && (one.isQuota() || limits.QuotaForAll() && !one.Unlimited) {
 			quotas.add(req.Descriptors[i], i, s.Code == codeOver)
 		} else if s.Code == codeOver {
 			out.OverallCode = codeOver
@@ -154,8 +154,8 @@ func (d *descriptor) status(s *limitStatus, answer api.ChecksAnswer) {
 	case !d.limited || d.skipped:
 	case d.Unlimited:
 		s.LimitRemaining = math.MaxUint32
-	case d.back:
-		d.place(s, d.ownAnswer(answer), 0, 0)
+	case d.refund:
+		d.writeState(s, d.ownAnswer(answer), 0, 0)
 	case d.DenyAll:
 		s.CurrentLimit, s.DurationUntilReset, d.over = d.wire(nil), durationpb.New(d.Per()), true
 		if !d.Shadow {
@@ -170,12 +170,12 @@ func (d *descriptor) status(s *limitStatus, answer api.ChecksAnswer) {
 			s.DurationUntilReset = durationpb.New(time.Duration(wait) * time.Millisecond)
 		}
 	default:
-		later := int64(0)       // what descriptors after it have charged
-		ahead := max(1, d.upTo) // what it and those before it would charge; a look is over if one unit would be
+		later := int64(0)       // units that descriptors after it have charged
+		ahead := max(1, d.upTo) // units that it and those before it would charge; for a look at least one
 		if d.total > 0 && d.counted(answer) {
 			later, ahead = d.total-d.upTo, 0
 		}
-		d.place(s, d.ownAnswer(answer), later, ahead)
+		d.writeState(s, d.ownAnswer(answer), later, ahead)
 	}
 }
 
@@ -190,14 +190,14 @@ func (d *descriptor) counted(answer api.ChecksAnswer) bool {
 	return answer.Allowed || d.request >= 0 && answer.Checks[d.request].Charged
 }
 
-// place writes the state of the descriptor, without what later ones have charged: its state in the window that has
-// least left. The descriptor is over if ahead more units do not fit; a refund never is.
-func (d *descriptor) place(s *limitStatus, a api.CheckAnswer, later, ahead int64) {
+// writeState writes the state of the descriptor in the window that has least left, without what later descriptors have
+// charged. The descriptor is over if `ahead` more units do not fit; a refund never is.
+func (d *descriptor) writeState(s *limitStatus, a api.CheckAnswer, later, ahead int64) {
 	rule := d.rule()
 	if rule == nil {
 		return
 	}
-	if len(a.Windows) == 0 && (a.Source == api.SourceCache || d.back) {
+	if len(a.Windows) == 0 && (a.Source == api.SourceCache || d.refund) {
 		return // the request is denied and this key was not evaluated: its limit is left out
 	}
 	if len(a.Windows) == 0 { // on_error: allow decided
@@ -209,9 +209,9 @@ func (d *descriptor) place(s *limitStatus, a api.CheckAnswer, later, ahead int64
 		w := &states[i]
 		left := w.Limit - w.Used // below 0 if the limit is exceeded
 		if a.DeniesUntilMs() > 0 {
-			left = min(left, 0) // whatever a refund gave back
+			left = min(left, 0) // although a refund may have given units back
 		}
-		if w.OfValues() { // a value takes one unit for any hits, and none if the window has it, which only a knows
+		if w.OfValues() { // a value takes one unit for any hits, none if it is known; a says which
 			w.Remaining = left
 			over = over || w.Remaining < 1 && a.RetryAfterMs != 0
 			continue
@@ -223,11 +223,11 @@ func (d *descriptor) place(s *limitStatus, a api.CheckAnswer, later, ahead int64
 	s.CurrentLimit = d.wire(w)
 	s.LimitRemaining = uint32(max(0, min(w.Remaining, math.MaxUint32)))
 	reset := w.NextFreeMs
-	d.over, d.used = over && !d.back, w.Limit-w.Remaining+ahead
+	d.over, d.used = over && !d.refund, w.Limit-w.Remaining+ahead
 	if d.over && !d.Shadow && (d.isQuota() || d.Watched || !rule.Shadow) {
 		s.Code, s.LimitRemaining = codeOver, 0
 		switch {
-		case never: // no wait helps, and none is shorter than this
+		case never: // no wait helps: the longest time of the window is sent
 			reset = max(w.WindowMs, w.EmptyMs)
 		case a.RetryAfterMs > 0:
 			reset = a.RetryAfterMs

@@ -21,8 +21,8 @@ type backlog struct {
 
 const backlogEvery = time.Second
 
-// read returns the backlog of each partition. A partition of which nothing is known is left out: the append itself
-// will return what is wrong.
+// read returns the backlog of each partition. A partition whose backlog cannot be read is left out: the
+// append itself will return the error.
 func (b *backlog) read(ctx context.Context) map[int]eventlog.Backlog {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -40,10 +40,10 @@ func (s *Server) getDecisionStream(w http.ResponseWriter, r *http.Request) error
 		w.Header().Set("Content-Type", "application/json")
 		return nil
 	}
-	var told func()
+	var markReceived func()
 	body, err := s.find(r, func(ctx context.Context) (any, error) {
 		changes, done, err := s.config.Bouncers.Pull(ctx, bouncerOf(r), q.Get("startup") == "true", filter)
-		told = done
+		markReceived = done
 		return changes, storeError(r, err)
 	})
 	if err != nil {
@@ -52,19 +52,19 @@ func (s *Server) getDecisionStream(w http.ResponseWriter, r *http.Request) error
 	// The context is not checked here: a bouncer that has its answer may have closed the connection.
 	sent, err := s.sendDecisions(w, r, body)
 	if sent && http.NewResponseController(w).Flush() == nil {
-		told()
+		markReceived()
 	}
 	return err
 }
 
-// bouncerOf identifies a bouncer by the name of its token, its address and its program. So bouncers that share a
-// token are told apart.
+// bouncerOf identifies a bouncer by the name of its token, its address and its program, because several bouncers may
+// share a token.
 func bouncerOf(r *http.Request) string {
 	host, _, _ := net.SplitHostPort(r.RemoteAddr)
 	return fmt.Sprintf("%s\n%s\n%.100s", access.Caller(r.Context()), host, r.UserAgent())
 }
 
-// storeError is for a scan that failed: the caller went away, or Redis did not answer.
+// storeError returns the error of a scan that failed: the caller went away, or Redis did not answer.
 func storeError(r *http.Request, err error) error {
 	if err == nil || r.Context().Err() != nil {
 		return r.Context().Err()

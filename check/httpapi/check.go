@@ -159,14 +159,14 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, req api.CheckReques
 		return writeRefusal(w, r, err, denyStatus)
 	}
 	headers.Set(w.Header(), []api.CheckAnswer{a}, a.RetryAfterMs)
-	if a.Allowed || req.Mode == api.ModeCharge { // as above
+	if a.Allowed || req.Mode == api.ModeCharge { // no denial, as above
 		return writeJSON(w, http.StatusOK, a)
 	}
 	denyStatus = cmp.Or(denyStatus, http.StatusTooManyRequests)
 	return writeJSON(w, denyStatus, denial{overLimit(w, denyStatus, "", a), a})
 }
 
-// overLimit returns the problem of a denial: that of the answer which denies for longest. The detail begins with
+// overLimit returns the problem of a denial. It describes the answer that denies for longest. Its detail begins with
 // counted.
 func overLimit(w http.ResponseWriter, status int, counted string, answers ...api.CheckAnswer) api.Problem {
 	a := slices.MaxFunc(answers, func(a, b api.CheckAnswer) int {
@@ -188,7 +188,7 @@ func overLimit(w http.ResponseWriter, status int, counted string, answers ...api
 		again = ""
 	case a.RetryAfterMs < 0:
 		again = "; it can never be admitted: the cost is above the limit"
-	case a.RetryAfterMs == 0: // this process's own count: the note says why
+	case a.RetryAfterMs == 0: // this process denied by its own count: the note says why
 		again = "; no wait is known"
 	}
 	return withRequestID(w, api.Problem{Type: api.ProblemPrefix + "over-limit", Title: title, Status: status,

@@ -18,7 +18,7 @@ func ProblemTypes() (list []string) {
 
 // Routes lists the routes.
 func (x *Router) Routes() []Route {
-	list := slices.Clone(x.begins)
+	list := slices.Clone(x.prefixes)
 	for _, routes := range x.exact {
 		list = append(list, routes...)
 	}

@@ -90,8 +90,8 @@ func TestTheSpellingOfAllFieldsIsChecked(t *testing.T) {
 	for _, body := range []any{checkBody{}, reservationBody{}, overrideBody{}, api.OverrideWindow{}, api.Event{},
 		api.CommitRequest{}, api.CommitCost{}, api.RenewRequest{}, api.LeaseRequest{}} {
 		for name := range fieldsOf(reflect.TypeOf(body), "") {
-			if !slices.Contains(ours, name) {
-				t.Errorf("%s of %T is not in ours", name, body)
+			if !slices.Contains(requestFields, name) {
+				t.Errorf("%s of %T is not in requestFields", name, body)
 			}
 		}
 	}

@@ -21,9 +21,9 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// taking returns the handler of a request with these parameters, each given once at most, and value several times. A
-// parameter that it does not know is refused: a mode that is ignored would charge.
-func taking(h handler, names ...string) handler {
+// withParameters returns a handler that accepts only these parameters, each at most once, except value. It refuses
+// other parameters: if a mistyped mode were ignored, the check would charge.
+func withParameters(h handler, names ...string) handler {
 	var logged access.Refusals
 	return func(w http.ResponseWriter, r *http.Request) error {
 		q, err := url.ParseQuery(r.URL.RawQuery)
@@ -42,7 +42,7 @@ func taking(h handler, names ...string) handler {
 	}
 }
 
-// expected returns an error if a parameter has none of the names, or is given twice.
+// expected returns an error if the name of a parameter is not in names, or if a parameter is given twice.
 func expected(q url.Values, names []string) error {
 	for _, name := range slices.Sorted(maps.Keys(q)) { // the same parameter is named each time
 		values := q[name]

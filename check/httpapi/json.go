@@ -15,10 +15,10 @@ import (
 	"github.com/streamcounter/streamcounter/api"
 )
 
-// ours are the fields that this interface reads, but of events, which have fields of their own (eventFields).
-var ours = []string{"key", "cost", "count", "id", "checks", "each", "mode", "block", "exempt", "rule", "windows",
-	"limit", "per", "zone", "starts", "only", "until", "until_ms", "for", "reason", "values", "ttl_ms", "had", "used",
-	"keep", "want", "least"}
+// requestFields are the fields that this interface reads, except those of events (eventFields).
+var requestFields = []string{"key", "cost", "count", "id", "checks", "each", "mode", "block", "exempt", "rule",
+	"windows", "limit", "per", "zone", "starts", "only", "until", "until_ms", "for", "reason", "values", "ttl_ms",
+	"had", "used", "keep", "want", "least"}
 
 // maxDepth is the deepest nesting that is accepted. A check of several keys has 3.
 const maxDepth = 32

@@ -48,8 +48,8 @@ func (s *Server) inTurn(ctx context.Context, list func(ctx context.Context) erro
 	return list(running)
 }
 
-// find makes the answer of a listing in its turn. The answer is written afterwards, so a caller that reads slowly
-// does not hold up the others.
+// find runs a listing when it is its turn, and encodes the answer. The answer is written afterwards, so a caller that
+// reads slowly does not hold up the others.
 func (s *Server) find(r *http.Request, list func(ctx context.Context) (any, error)) (body []byte, err error) {
 	err = s.inTurn(r.Context(), func(ctx context.Context) error {
 		v, err := list(ctx)

@@ -86,7 +86,7 @@ func (s *Server) putOverride(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, out, err)
 }
 
-// throttles reports whether decisions can have this rule: one that there is, or that of blocks.
+// throttles reports whether a decision can name this rule: it is one of the rules, or the rule that blocks name.
 func (s *Server) throttles(rule string) bool {
 	return rule == api.OverrideRule || s.checks.HasRule(rule)
 }
@@ -160,10 +160,10 @@ func (s *Server) listOverrides(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// numberOf reads a parameter that is a number from 1 to most; it is usual if it is missing.
-func numberOf(q url.Values, name string, usual, most int) (int, error) {
+// numberOf reads a parameter that is a number from 1 to most. It returns def if the parameter is missing.
+func numberOf(q url.Values, name string, def, most int) (int, error) {
 	if !q.Has(name) {
-		return usual, nil
+		return def, nil
 	}
 	n, err := strconv.Atoi(q.Get(name))
 	if err != nil || n < 1 || n > most {

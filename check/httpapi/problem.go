@@ -109,10 +109,10 @@ func writeProblem(w http.ResponseWriter, r *http.Request, err error) {
 	_ = writeJSON(w, p.Status, p)
 }
 
-// writeRefusal answers with deny_status, if the request has one, where on_error denies, and where the key, the cost or
-// a value is invalid. nginx takes any other status for a failed check. If nginx lets those pass, a caller could pass
-// with an invalid key. (Other parameters are the proxy's own: an error in them is no denial. A key whose rule takes
-// reservations only is left to writeMisuse.)
+// writeRefusal answers with deny_status, if the request has one, if on_error denies, or if the key, the cost or a value
+// is invalid. nginx takes any other status for a failed check. If it is set up to let those pass, a caller could pass
+// with an invalid key. (The proxy itself sets the other parameters: an error in them is no denial. writeMisuse answers
+// a request for a key whose rule takes reservations only.)
 func writeRefusal(w http.ResponseWriter, r *http.Request, err error, denyStatus int) error {
 	p := problemOf(err)
 	refused := p.Status == http.StatusBadRequest && !errors.Is(err, api.ErrNeedsReservation)

@@ -22,7 +22,7 @@ func (s *Server) readJSON(w http.ResponseWriter, r *http.Request, into any) erro
 	if err != nil {
 		return err
 	}
-	if err := unambiguous(body, ours); err != nil {
+	if err := unambiguous(body, requestFields); err != nil {
 		return err
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))

@@ -17,8 +17,8 @@ import (
 )
 
 // X-Request-Id identifies one request in problems, logs and traces. It is the id that the caller or a proxy sent. If
-// a request without an id fails with an error, the id is made here. A denial is no error: an id, which no log
-// has, would make it a tenth dearer.
+// a request without an id fails with an error, the id is made here. A denial is no error and
+// gets none: no log would have its id, and making one would add a tenth to the cost of a denial.
 const requestIDHeader = "X-Request-Id"
 
 // maxRequestID bounds what a caller gives, in bytes.
@@ -58,7 +58,7 @@ type serverLog struct {
 	refusals *rate.Limiter // of what Redis refuses
 }
 
-// WithLog gives requests the log for problems that the server caused. It is for http.Server's BaseContext, because
+// WithLog puts into a context the log for problems that the server caused. It is for http.Server's BaseContext, because
 // the log is the same for all requests.
 func WithLog(ctx context.Context, log *slog.Logger) context.Context {
 	return context.WithValue(ctx, logKey{}, serverLog{log, rate.NewLimiter(rate.Every(time.Minute), 10)})

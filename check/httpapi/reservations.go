@@ -87,7 +87,7 @@ func (s *Server) postSettlement(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// settle answers with what settles a reservation as the body says, which may be missing.
+// settle reads the body, which may be missing, settles a reservation by it, and writes the answer.
 func settle[T any](s *Server, w http.ResponseWriter, r *http.Request, id string,
 	settles func(ctx context.Context, id string, body T) (api.Settlement, error)) error {
 	var body T

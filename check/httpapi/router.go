@@ -29,9 +29,9 @@ type Route struct {
 // Router passes requests to routes, if their tokens permit it. It takes the place of http.ServeMux for two reasons.
 // ServeMux cleans paths, and a key may be ".." or hold "//". And an unknown path must ask for a token too.
 type Router struct {
-	tokens *access.Tokens
-	exact  map[string][]Route // path → its methods
-	begins []Route
+	tokens   *access.Tokens
+	exact    map[string][]Route // path → its methods
+	prefixes []Route            // those whose Path is the beginning of a path
 
 	refusals access.Refusals
 }
@@ -41,7 +41,7 @@ func NewRouter(tokens *access.Tokens, routes ...Route) *Router {
 	x := &Router{tokens: tokens, exact: map[string][]Route{}}
 	for _, r := range routes {
 		if strings.HasSuffix(r.Path, "/") && r.Path != "/" {
-			x.begins = append(x.begins, r)
+			x.prefixes = append(x.prefixes, r)
 		} else {
 			x.exact[r.Path] = append(x.exact[r.Path], r)
 		}
@@ -71,7 +71,7 @@ func (x *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !open {
 		if err := x.tokens.Allow(access.Bearer(r.Header), scope); err != nil {
 			access.Challenge(w.Header(), r.Header, err, scope)
-			x.refuse(w, r, err.Error(), err) // it names nothing but our tokens and scopes
+			x.refuse(w, r, err.Error(), err) // the text has only names of our tokens and scopes
 			return
 		}
 		if scope == access.ScopeRead || scope == access.ScopeAdmin {
@@ -120,7 +120,7 @@ func (x *Router) at(path string) (at []Route) {
 	if at = x.exact[path]; at != nil {
 		return at
 	}
-	for _, r := range x.begins {
+	for _, r := range x.prefixes {
 		if strings.HasPrefix(path, r.Path) {
 			at = append(at, r)
 		}
@@ -157,8 +157,8 @@ func methodsOf(routes []Route) string {
 // refuseForeignPage refuses requests that a page of another site makes a browser send to a server without tokens. It
 // recognizes them by Sec-Fetch-Site, by their Origin, or by their Host. The Host is checked if the connection comes
 // to a loopback address: it must then be a name of this machine. Otherwise the name of the foreign page was made to
-// resolve to this machine. A link or an image in a page is enough to check a key. The number of different reasons is
-// bounded, unlike that of the errors.
+// resolve to this machine. A link or an image in a page is enough to send a check. There are only a few different
+// reasons, but any number of errors, so the log uses the reason.
 func refuseForeignPage(r *http.Request) (reason string, err error) {
 	if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" || site == "same-site" {
 		return "Sec-Fetch-Site", fmt.Errorf("%w: it comes from a page of another site, and this server has no tokens",

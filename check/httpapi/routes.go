@@ -51,11 +51,11 @@ func (s *Server) Routes(ready func(context.Context) error) []Route {
 }
 
 func route(method, path string, scope access.Scope, serve handler, parameters ...string) Route {
-	return Route{Method: method, Path: path, Scope: scope, Serve: taking(serve, parameters...)}
+	return Route{Method: method, Path: path, Scope: scope, Serve: withParameters(serve, parameters...)}
 }
 
-// HealthRoutes are /healthz (the process lives) and /readyz (it can do its work). They are open to everybody and
-// return no details: ready may write to the log why a process is not ready.
+// HealthRoutes are /healthz (the process runs) and /readyz (it can do its work). They need no token, so they return no
+// details: ready may write to the log why a process is not ready.
 func HealthRoutes(ready func(context.Context) error) []Route {
 	health := func(path, status string, ready func(context.Context) error) Route {
 		return Route{Method: "GET", Path: path, Open: true, Serve: handler(func(w http.ResponseWriter,

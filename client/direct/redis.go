@@ -27,7 +27,7 @@ type Config struct {
 	Prefix     string
 	Partitions int
 	// Denials is how many denied keys are remembered, to be denied without Redis until their
-	// wait has passed, as `serve` does (docs/client.md); 0: only hot ones (docs/hot-keys.md).
+	// wait has passed, as `serve` does (docs/client.md); 0: only keys whose rule has lease.
 	Denials int
 	// Now replaces the clocks of Redis and of the process in tests.
 	Now func() int64
@@ -134,7 +134,7 @@ func (r *Redis) CheckEach(ctx context.Context, reqs []api.CheckRequest) ([]api.E
 func (r *Redis) Peek(ctx context.Context, key string) (api.KeyState, error) {
 	state, err := r.checks.Peek(ctx, key)
 	if errors.Is(err, api.ErrUnavailable) {
-		err = transport.NotSent(err) // a look: sent or not, it charged nothing
+		err = transport.NotSent(err) // a look charges nothing, whether it was sent or not
 	}
 	return state, err
 }

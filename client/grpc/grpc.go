@@ -52,7 +52,7 @@ type Client struct {
 const (
 	rlsDomain  = "streamcounter"
 	rlsKey     = "key"
-	detailAsk  = "streamcounter-detail"
+	detailFlag = "streamcounter-detail"
 	detailName = "streamcounter"
 	// modesName has the modes of the descriptors, separated by commas, if one is not take.
 	modesName = "streamcounter-mode"
@@ -162,7 +162,7 @@ func (g *Client) ask(ctx context.Context, reqs []api.CheckRequest) (api.ChecksAn
 			HitsAddend: wrapperspb.UInt64(uint64(r.Cost)),
 		}
 	}
-	md := appendKey(ctx, []string{detailAsk, "1"})
+	md := appendKey(ctx, []string{detailFlag, "1"})
 	if slices.ContainsFunc(reqs, func(r api.CheckRequest) bool { return r.Mode.Or(api.ModeTake) != api.ModeTake }) {
 		modes := make([]string, len(reqs))
 		for i, r := range reqs {
@@ -218,7 +218,7 @@ func (g *Client) errorOf(ctx context.Context, err error, sent bool) error {
 	return transport.NotSent(err)
 }
 
-// sentWatch records in a call's context that its request may have left.
+// sentWatch records in a call's context that its request may have been sent.
 type sentWatch struct{}
 
 type sentKey struct{}

@@ -152,7 +152,7 @@ func (l *Limiter) limit(ctx context.Context, method string, req any, setHeader f
 		return refusal(v)
 	}
 	if v.Slot != nil {
-		defer func() { // whether or not the caller is still there
+		defer func() { // even if the caller is gone
 			ctx := context.WithoutCancel(ctx)
 			if err := v.Slot.Release(ctx); err != nil {
 				l.config.OnError(ctx, method, err)

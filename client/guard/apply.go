@@ -54,8 +54,8 @@ func (g *Guard) apply(subject string, data []byte) {
 	g.update(s, t, now, Decided)
 }
 
-// update takes what the shard now has of a key into the table, and tells the change of the key, if there is one. The
-// table has 0 for a key that is free, as far as it was told.
+// update copies the decisions that the shard now has of a key into the table, and calls notify if the state of the key
+// has changed. In the table, a key that is not throttled has 0.
 func (g *Guard) update(s *shard, t api.Transition, now int64, why Reason) {
 	before, untilMs := g.table.until(t.Key), s.longest(t.Key)
 	if now >= untilMs {
@@ -65,21 +65,21 @@ func (g *Guard) update(s *shard, t api.Transition, now int64, why Reason) {
 	g.note() // before OnChange can ask
 	expired := before != 0 && now >= before
 	if expired {
-		g.tell(t, api.StateReleased, Expired)
+		g.notify(t, api.StateReleased, Expired)
 	} else if before != 0 && untilMs == 0 {
-		g.tell(t, api.StateReleased, why)
+		g.notify(t, api.StateReleased, why)
 	}
 	if untilMs != 0 && (before == 0 || expired) {
-		g.tell(t, api.StateThrottled, why)
+		g.notify(t, api.StateThrottled, why)
 	}
 }
 
-// snapshotIsIn removes the decisions that are not in the snapshot: they ended while nobody listened. If a malformed
-// message may be in the place of a decision, it removes nothing: decisions end at their expires_ms anyway.
-func (g *Guard) snapshotIsIn() {
-	g.whole = true
-	if !g.suspect {
-		g.askWait = 0
+// finishSnapshot removes the decisions that are not in the snapshot: they ended while the guard was not connected. If a
+// malformed message may be in the place of a decision, it removes nothing: decisions end at their expires_ms anyway.
+func (g *Guard) finishSnapshot() {
+	g.complete = true
+	if !g.malformedSeen {
+		g.resyncWait = 0
 		for i := range g.held.shards {
 			g.prune(&g.held.shards[i], func(d *decision) bool { return d.throttled && d.snapshot != g.snapshot },
 				Missing)
@@ -102,8 +102,8 @@ func (g *Guard) sweep() {
 	}
 }
 
-func (g *Guard) prune(s *shard, goes func(*decision) bool, why Reason) {
-	g.held.prune(s, goes, func(key string, d decision) {
+func (g *Guard) prune(s *shard, ended func(*decision) bool, why Reason) {
+	g.held.prune(s, ended, func(key string, d decision) {
 		if d.throttled {
 			g.update(s, d.transition(key), g.now(), why)
 		}
@@ -116,8 +116,8 @@ func (g *Guard) note() {
 	g.counts.held.Store(int64(g.held.size))
 }
 
-// tell wakes the callers that wait for a release, and queues a change for OnChange, unless too many wait already.
-func (g *Guard) tell(t api.Transition, state api.State, why Reason) {
+// notify wakes the callers that wait for a release, and queues a change for OnChange, unless the queue is full.
+func (g *Guard) notify(t api.Transition, state api.State, why Reason) {
 	if t.State = state; state == api.StateReleased {
 		g.waiting.wake(t.Key)
 	}

@@ -65,25 +65,25 @@ type Guard struct {
 	config Config
 	nc     *nats.Conn
 
-	table   *table
-	held    *held
-	clock   atomic.Int64 // ms, renewed while Run runs; 0 before and after
-	heard   atomic.Int64 // when NATS last answered: ns since born
-	born    time.Time
-	running atomic.Bool
-	ready   chan struct{} // closed when the first snapshot is in
-	changes chan Change   // nil without OnChange
-	waiting waiting       // the channels that releases are sent to
-	counts  counts
+	table    *table
+	held     *held
+	clock    atomic.Int64 // ms, renewed while Run runs; 0 before and after
+	answered atomic.Int64 // when NATS last answered: ns since started
+	started  time.Time
+	running  atomic.Bool
+	ready    chan struct{} // closed when the first snapshot is in
+	changes  chan Change   // nil without OnChange
+	waiting  waiting       // the channels that releases are sent to
+	counts   counts
 
 	// Only the writer uses these.
-	snapshot uint64     // counts snapshots
-	whole    bool       // the current snapshot is in
-	suspect  bool       // a malformed message came since it began: it may lack decisions
-	askAt    int64      // when to ask for a new snapshot because of that, in ms; 0: no need
-	askWait  int64      // how long to wait before that, in ms; it doubles
-	askAgain chan error // to the session: ask for a new snapshot
-	sweepAt  int        // the next shard to sweep
+	snapshot      uint64     // counts snapshots
+	complete      bool       // the current snapshot has been read
+	malformedSeen bool       // a malformed message came since it began: it may lack decisions
+	resyncAt      int64      // when to ask for a new snapshot because of that, in ms; 0: no need
+	resyncWait    int64      // how long to wait before that, in ms; it doubles
+	resync        chan error // to the session: ask for a new snapshot
+	sweepAt       int        // the next shard to sweep
 }
 
 const defaultMaxKeys = 2_000_000
@@ -124,7 +124,7 @@ func New(nc *nats.Conn, c Config) (*Guard, error) {
 	}
 	g := &Guard{
 		config: c, nc: nc, table: newTable(), held: newHeld(), waiting: waiting{keys: map[string][]chan struct{}{}},
-		born: time.Now(), ready: make(chan struct{}), askAgain: make(chan error, 1),
+		started: time.Now(), ready: make(chan struct{}), resync: make(chan error, 1),
 	}
 	if c.OnChange != nil {
 		g.changes = make(chan Change, c.ChangeQueue)
@@ -174,10 +174,10 @@ func (g *Guard) Ready(ctx context.Context) error {
 // grows while NATS is away or its stream does not exist. Then keys are released when they expire, and no further key
 // is throttled.
 func (g *Guard) Staleness() time.Duration {
-	return time.Since(g.born) - time.Duration(g.heard.Load())
+	return time.Since(g.started) - time.Duration(g.answered.Load())
 }
 
-func (g *Guard) hear() { g.heard.Store(int64(time.Since(g.born))) }
+func (g *Guard) recordAnswer() { g.answered.Store(int64(time.Since(g.started))) }
 
 // Stats are counts since the start, and what is held now.
 type Stats struct {

@@ -20,7 +20,7 @@ type decision struct {
 	throttled, inFlight                       bool
 }
 
-func (d *decision) standsAt(now int64) bool { return d.throttled && now < d.expiresMs }
+func (d *decision) isInEffect(now int64) bool { return d.throttled && now < d.expiresMs }
 
 func (d *decision) transition(key string) api.Transition {
 	return api.Transition{
@@ -95,7 +95,7 @@ func (s *shard) lookup(key string, now int64) (t api.Transition, ok bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for _, d := range s.keys[key] {
-		if !d.standsAt(now) {
+		if !d.isInEffect(now) {
 			continue
 		}
 		if next := d.transition(key); !ok || next.IsBlock() || !t.IsBlock() && next.UntilMs > t.UntilMs {
@@ -105,28 +105,28 @@ func (s *shard) lookup(key string, now int64) (t api.Transition, ok bool) {
 	return t, ok
 }
 
-// prune removes the decisions of a shard for which goes is true, and calls gone for each of them. Only the writer
+// prune removes the decisions of a shard for which ended is true, and calls removed for each of them. Only the writer
 // calls it.
-func (h *held) prune(s *shard, goes func(*decision) bool, gone func(key string, d decision)) {
+func (h *held) prune(s *shard, ended func(*decision) bool, removed func(key string, d decision)) {
 	for key, list := range s.keys { // the writer reads without the lock: nobody else writes
-		var went []decision
+		var removable []decision
 		for i := range list {
-			if goes(&list[i]) {
-				went = append(went, list[i])
+			if ended(&list[i]) {
+				removable = append(removable, list[i])
 			}
 		}
-		if len(went) == 0 {
+		if len(removable) == 0 {
 			continue
 		}
 		s.mu.Lock()
-		left := slices.DeleteFunc(list, func(d decision) bool { return goes(&d) })
+		left := slices.DeleteFunc(list, func(d decision) bool { return ended(&d) })
 		if s.keys[key] = left; len(left) == 0 {
 			delete(s.keys, key)
 		}
 		s.mu.Unlock()
-		h.size -= len(went)
-		for _, d := range went {
-			gone(key, d)
+		h.size -= len(removable)
+		for _, d := range removable {
+			removed(key, d)
 		}
 	}
 }
@@ -140,7 +140,7 @@ func (h *held) all(now int64) iter.Seq[api.Transition] {
 			list := make([]api.Transition, 0, len(s.keys))
 			for key, ds := range s.keys {
 				for j := range ds {
-					if ds[j].standsAt(now) {
+					if ds[j].isInEffect(now) {
 						list = append(list, ds[j].transition(key))
 					}
 				}

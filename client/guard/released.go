@@ -12,8 +12,8 @@ type waiting struct {
 }
 
 // Released returns a channel that receives when the key is released, whichever rule had throttled it, and a function
-// that ends this. The channel holds one release until it is read. A Guard can be client.Config.Releases, so that Wait
-// of a client asks again at the release.
+// that stops the notifications. The channel holds one release until it is read. A Guard can be
+// client.Config.Releases, so that Wait of a client asks again at the release.
 func (g *Guard) Released(key string) (released <-chan struct{}, stop func()) {
 	w, c := &g.waiting, make(chan struct{}, 1)
 	w.mu.Lock()

@@ -17,9 +17,9 @@ import (
 // tickEvery renews the clock and sweeps one shard: all of them in some 5 s.
 const tickEvery = 20 * time.Millisecond
 
-// askFirst and askMost bound the wait before a new snapshot is asked for after a
+// firstResyncWait and maxResyncWait bound the wait before a new snapshot is asked for after a
 // malformed message, in ms. It doubles for as long as the snapshots hold such messages.
-const askFirst, askMost = 100, 60_000
+const firstResyncWait, maxResyncWait = 100, 60_000
 
 var errMalformed = errors.New("a stored message is not a decision")
 
@@ -49,7 +49,7 @@ func (g *Guard) Run(ctx context.Context) error {
 		case <-tick.C:
 			g.clock.Store(g.config.Now())
 			g.sweep()
-			g.askWhenDue()
+			g.resyncWhenDue()
 		case d := <-messages:
 			g.take(d)
 		case err := <-ended:
@@ -61,13 +61,13 @@ func (g *Guard) Run(ctx context.Context) error {
 func (g *Guard) take(d subscription.Delivery) {
 	if d.Begin {
 		g.snapshot++
-		g.whole, g.suspect = false, false
+		g.complete, g.malformedSeen = false, false
 	}
 	for _, m := range d.Messages {
 		g.apply(m.Subject(), m.Data())
 	}
-	if d.Whole && !g.whole {
-		g.snapshotIsIn()
+	if d.Whole && !g.complete {
+		g.finishSnapshot()
 	}
 }
 
@@ -75,20 +75,20 @@ func (g *Guard) take(d subscription.Delivery) {
 // decision. So the held decisions are kept, and a new snapshot is asked for.
 func (g *Guard) malformed() {
 	g.counts.malformed.Add(1)
-	g.suspect = true
-	if g.askAt == 0 {
-		g.askWait = min(max(2*g.askWait, askFirst), askMost)
-		g.askAt = g.now() + g.askWait
+	g.malformedSeen = true
+	if g.resyncAt == 0 {
+		g.resyncWait = min(max(2*g.resyncWait, firstResyncWait), maxResyncWait)
+		g.resyncAt = g.now() + g.resyncWait
 	}
 }
 
-func (g *Guard) askWhenDue() {
-	if g.askAt == 0 || g.now() < g.askAt {
+func (g *Guard) resyncWhenDue() {
+	if g.resyncAt == 0 || g.now() < g.resyncAt {
 		return
 	}
-	g.askAt = 0
+	g.resyncAt = 0
 	select {
-	case g.askAgain <- errMalformed:
+	case g.resync <- errMalformed:
 	default: // it has been asked for
 	}
 }
@@ -107,19 +107,19 @@ func (g *Guard) callBack(ctx context.Context) {
 // subscribe reads one session after the other. Each begins with a snapshot.
 func (g *Guard) subscribe(ctx context.Context, out chan<- subscription.Delivery) error {
 	err := subscription.Run(ctx, subscription.Config{NC: g.nc, Stream: g.stream(), Subjects: g.subjects(),
-		From: jetstream.DeliverLastPerSubjectPolicy, Snapshots: true, Again: g.askAgain,
+		From: jetstream.DeliverLastPerSubjectPolicy, Snapshots: true, Again: g.resync,
 		Failed: func(err error) error {
 			g.config.Log.Warn("the guard subscribes again", "prefix", g.config.Prefix, "error", err)
 			return nil
 		}}, func(d subscription.Delivery) {
-		g.hear()
+		g.recordAnswer()
 		select {
 		case out <- d:
 		case <-ctx.Done():
 		}
 	})
 	if err != nil {
-		return fmt.Errorf("guard: %w: the guard hears nothing any more", err)
+		return fmt.Errorf("guard: %w: the guard receives nothing any more", err)
 	}
 	return nil
 }

@@ -46,11 +46,11 @@ An event counts at the time it is appended. To try an old log at its own times, 
 streamcounter compare --clf LOG --rules FILE. A line that cannot be read is reported
 with its number and skipped; the exit code is then 1.
 
-If Redis does not answer, or cannot store an event now (it is out of memory, say), that is
-reported, events wait, and reading pauses until Redis stores them. Events that were sent
-and got no answer are not sent again: they count as perhaps stored, and the next events
-wait for an answer. After the end of the input events wait 15s at most, and after Ctrl-C
-not at all.`,
+If Redis does not answer, or cannot store an event now (for example, it is out of memory),
+a warning is printed, events wait, and reading pauses until Redis stores them. Events that
+were sent without an answer are not sent again. They count as perhaps stored, and the next
+events wait until Redis answers. After the end of the input, events wait at most 15s; after
+Ctrl-C they do not wait.`,
 		Example: `  echo 'user:42 3' | streamcounter append
   streamcounter append --format clf < /var/log/nginx/access.log
   tail -F access.log | streamcounter append --format clf`,
@@ -76,8 +76,8 @@ type appendSummary struct {
 	Seconds  float64 `json:"seconds"`
 }
 
-// appendPatience is how long the events that were read wait while none is stored. Tests set another.
-var appendPatience = 15 * time.Second
+// appendTimeout is how long events wait after the end of the input while none is stored. Tests change it.
+var appendTimeout = 15 * time.Second
 
 // lineParser returns the function that reads the lines of a format; form is for lines of a log.
 func lineParser(cmd *cobra.Command, format string, form logForm) (parser, error) {
@@ -98,14 +98,14 @@ func runAppend(cmd *cobra.Command, c *settings.Config, format string, form logFo
 	if err != nil {
 		return err
 	}
-	log, client, err := openWhenThere(cmd, c)
+	log, client, err := openWithRetry(cmd, c)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
 	again, end := context.WithCancel(cmd.Context())
 	defer end()
-	dog := newWatchdog(appendPatience)
+	dog := newWatchdog(appendTimeout)
 	defer dog.end(nil)
 	context.AfterFunc(dog.ctx, end)
 	s := &sender{log: log, client: client, dog: dog, again: again, messages: cmd.ErrOrStderr()}
@@ -189,9 +189,9 @@ func (w watchdog) watch() {
 	}()
 }
 
-// openWhenThere is openEventLog, but while no Redis answers it reads ahead and waits, as between events: after the end
-// of the input for appendPatience.
-func openWhenThere(cmd *cobra.Command, c *settings.Config) (*stream.Log, redis.UniversalClient, error) {
+// openWithRetry is openEventLog, but it tries again while no Redis answers. It reads ahead meanwhile. After the end of
+// the input it tries for at most appendTimeout.
+func openWithRetry(cmd *cobra.Command, c *settings.Config) (*stream.Log, redis.UniversalClient, error) {
 	log, client, err := openEventLog(cmd.Context(), c)
 	if !backend.Away(err) {
 		return log, client, err
@@ -203,9 +203,9 @@ func openWhenThere(cmd *cobra.Command, c *settings.Config) (*stream.Log, redis.U
 		if n == 0 {
 			end()
 		}
-		time.AfterFunc(appendPatience, end)
+		time.AfterFunc(appendTimeout, end)
 	}))
-	for wait := firstWait; backend.Away(err) && pause.For(ctx, wait); wait = longer(wait) {
+	for wait := firstWait; backend.Away(err) && pause.For(ctx, wait); wait = nextWait(wait) {
 		log, client, err = openEventLog(cmd.Context(), c)
 	}
 	if err == nil {
@@ -312,7 +312,7 @@ func (s *appendSummary) print(messages io.Writer) {
 func eachLine(ctx context.Context, in io.Reader, messages io.Writer,
 	do func(n int, line string, err error) error) error {
 	bar := progress(in, messages)
-	defer bar.Finish() //nolint:errcheck // only the picture is at stake
+	defer bar.Finish() //nolint:errcheck // an error only spoils the bar
 	reader := progressbar.NewReader(in, bar)
 	n, err := compare.EachLine(interruptible(ctx, &reader), do)
 	switch {

@@ -34,8 +34,8 @@ func (r *onFirstRead) Read(p []byte) (int, error) {
 // All replies are lost while a file is appended. Each line is in the summary once, and the first failure is reported
 // once.
 func TestAppendWithoutReplies(t *testing.T) {
-	appendPatience = time.Millisecond
-	t.Cleanup(func() { appendPatience = 15 * time.Second })
+	appendTimeout = time.Millisecond
+	t.Cleanup(func() { appendTimeout = 15 * time.Second })
 	const lines = 20_000 // several flushes
 	proxy := streamtest.NewProxy(t, streamtest.Connect(t, streamtest.Redis(t)).Options().Addr)
 	in := strings.NewReader(strings.Repeat("user:1\nuser:2\nuser:3\nuser:4\n", lines/4))

@@ -94,7 +94,7 @@ func askTLS(cfg *settings.Config) (*tls.Config, error) {
 			return nil, settings.Blame("tls-cert", err)
 		}
 		block, _ := pem.Decode(content)
-		c.InsecureSkipVerify = true // VerifyConnection does it
+		c.InsecureSkipVerify = true // VerifyConnection verifies in its place
 		c.VerifyConnection = func(s tls.ConnectionState) error {
 			if block == nil || !bytes.Equal(s.PeerCertificates[0].Raw, block.Bytes) {
 				return fmt.Errorf("the server shows another certificate than %s", own)
@@ -113,7 +113,7 @@ func problemFrom(status int, body []byte) error {
 		case errors.Is(named, api.ErrOutcomeUnknown):
 			p.Detail = fmt.Sprintf("%s (%s)", p.Title, p.Detail)
 		case errors.Is(named, api.ErrUnavailable):
-			p.Detail += "; the server's log says why, and `streamcounter doctor --redis URL` what to do"
+			p.Detail += "; the server's log has the reason, and `streamcounter doctor --redis URL` says how to fix it"
 		}
 		if status == http.StatusBadRequest {
 			return settings.UsageErrorf("%s", p.Detail)

@@ -45,13 +45,13 @@ The exit code is 1 if any call failed.`,
 	f.StringVar(&run.URL, "target", "", "the server: http://HOST:PORT, https://, grpc:// or grpcs://")
 	f.StringVar(&run.Metrics, "metrics", "",
 		"URL of the server's metrics, for its CPU (default: /metrics of an HTTP target)")
-	f.StringVar(&run.Key, "key", "user:", "what the keys of the checks begin with")
+	f.StringVar(&run.Key, "key", "user:", "prefix of the keys of the checks")
 	f.IntVar(&run.Keys.N, "keys", 1000, "how many keys there are")
 	f.Float64Var(&run.Keys.S, "zipf-s", 0, "exponent of the keys' Zipf distribution, above 1; 0: uniform")
 	f.IntVar(&run.Callers, "connections", 64, "callers at once")
 	f.IntVar(&run.PerCall, "per-call", 1, "checks of one call")
-	f.DurationVar(&run.Duration, "duration", 5*time.Second, "how long is measured")
-	f.DurationVar(&run.Warmup, "warmup", time.Second, "how long the load runs before that; 0: no time")
+	f.DurationVar(&run.Duration, "duration", 5*time.Second, "how long to measure")
+	f.DurationVar(&run.Warmup, "warmup", time.Second, "how long the load runs before the measurement; 0: none")
 	f.BoolVar(&asJSON, "json", false, "print as JSON")
 	cmd.AddCommand(newBenchPipeline())
 	return cmd
@@ -86,7 +86,7 @@ func runBench(cmd *cobra.Command, c *settings.Config, run target.Config, asJSON 
 	case err != nil:
 		return err
 	case cmd.Context().Err() != nil:
-		return exitError{130, errors.New("interrupted; what was measured until then is above")}
+		return exitError{130, errors.New("interrupted; the report above has what was measured until then")}
 	case report.Errors > 0:
 		return fmt.Errorf("%d calls failed; the first: %s", report.Errors, report.FirstError)
 	}
@@ -119,13 +119,13 @@ else should use the Redis meanwhile, as its CPU is read as a whole.`,
 	f := cmd.Flags()
 	f.Float64Var(&run.Rate, "rate", 1000, "events appended per second")
 	f.IntVar(&run.Drain, "drain", 0,
-		"append this many events before the worker starts, and time only the worker; 0: no")
+		"append this many events before the worker starts, and time only the worker; 0: off")
 	f.IntVar(&run.Keys.N, "keys", 100_000, "how many keys there are")
 	f.Float64Var(&run.Keys.S, "zipf-s", 1.1, "exponent of the keys' Zipf distribution, above 1; 0: uniform")
 	f.StringVar(&run.Algorithm, "algorithm", windows.DefaultAlgorithm, "algorithm of the rule")
-	f.DurationVar(&run.Duration, "duration", 10*time.Second, "how long is measured")
-	f.DurationVar(&run.Warmup, "warmup", 2*time.Second, "how long the load runs before that")
-	f.Uint64Var(&run.Seed, "seed", 1, "chooses the keys")
+	f.DurationVar(&run.Duration, "duration", 10*time.Second, "how long to measure")
+	f.DurationVar(&run.Warmup, "warmup", 2*time.Second, "how long the load runs before the measurement")
+	f.Uint64Var(&run.Seed, "seed", 1, "seed of the random keys")
 	f.BoolVar(&asJSON, "json", false, "print as JSON")
 	return cmd
 }

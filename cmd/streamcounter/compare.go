@@ -106,7 +106,7 @@ func runCompare(cmd *cobra.Command, c settings.Redis, run compareRun) error {
 	var report compare.Report
 	for _, t := range traces {
 		bar := newBar(cmd.ErrOrStderr(), "comparing", 100)
-		cfg.Progress = func(done, total int) { _ = bar.Set(100 * done / total) } // only the picture is at stake
+		cfg.Progress = func(done, total int) { _ = bar.Set(100 * done / total) } // an error only spoils the bar
 		c, err := compare.Run(cmd.Context(), cfg, t)
 		_ = bar.Finish()
 		if err != nil {

@@ -21,8 +21,8 @@ import (
 	"github.com/streamcounter/streamcounter/stream"
 )
 
-// lookWithin is how long doctor examines one server.
-const lookWithin = 8 * time.Second
+// examineTimeout is how long doctor examines one server.
+const examineTimeout = 8 * time.Second
 
 func newDoctor() *cobra.Command {
 	c := settings.New()
@@ -108,7 +108,7 @@ func examine(ctx context.Context, c *settings.Config) (doctor.Report, error) {
 }
 
 func examineRedis(ctx context.Context, c settings.Redis, config doctor.RedisConfig) []doctor.Finding {
-	ctx, cancel := context.WithTimeout(ctx, lookWithin)
+	ctx, cancel := context.WithTimeout(ctx, examineTimeout)
 	defer cancel()
 	client, err := backend.ConnectRedis(ctx, c, 0)
 	if err != nil {
@@ -128,7 +128,7 @@ func examineNATS(ctx context.Context, c settings.NATS, config doctor.NATSConfig)
 	if c.URL == "" {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookWithin)
+	ctx, cancel := context.WithTimeout(ctx, examineTimeout)
 	defer cancel()
 	nc, err := backend.ConnectNATS(c, natsconn.Config{URL: c.URL, Name: "streamcounter doctor",
 		Log: slog.New(slog.DiscardHandler)}, nats.NoReconnect())

@@ -42,7 +42,7 @@ left out: alerts if the server has no NATS, overrides if the token lacks the sco
 		return nil
 	})
 	cmd.Flags().IntVar(&limit, "limit", 100, "maximum entries, up to 1,000")
-	cmd.Flags().StringVar(&before, "before", "", "show the page before this place")
+	cmd.Flags().StringVar(&before, "before", "", "show the entries before this position, printed as 'older'")
 	return cmd
 }
 

@@ -45,7 +45,7 @@ func overrideCommands() []*cobra.Command {
 	}
 }
 
-// limitCommand is setCommand for limits. They replace the windows of the same length, or all windows.
+// limitCommand returns the command that sets limits. They replace the windows of the same length, or all windows.
 func limitCommand() *cobra.Command {
 	var all bool
 	cmd := setCommand("limit KEY LIMIT/SPAN...", "Give a key other limits than its rule",

@@ -98,8 +98,8 @@ func (o *output) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// run executes one command line and returns the exit code. It is that of an error if the output could not be written,
-// even if the command found something that has an exit code of its own.
+// run executes one command line and returns the exit code. If the output could not be written, it is that of an error,
+// whatever exit code the command has.
 func run(ctx context.Context, root *cobra.Command, args []string) int {
 	out := &output{Writer: root.OutOrStdout()}
 	root.SetOut(out)

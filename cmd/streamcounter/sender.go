@@ -38,7 +38,7 @@ const (
 
 func (s *sender) flushed(out stream.Outcome) {
 	s.report(out)
-	for wait := firstWait; s.waits(out) && pause.For(s.again, wait); wait = longer(wait) {
+	for wait := firstWait; s.willResend(out) && pause.For(s.again, wait); wait = nextWait(wait) {
 		next := s.log.Append(s.dog.ctx, out.Refused)
 		s.report(next)
 		out = resent(out, next)
@@ -55,23 +55,23 @@ func (s *sender) flushed(out stream.Outcome) {
 
 // awaitAnswer waits until Redis answers: if it hangs, each further batch would be sent and perhaps stored.
 func (s *sender) awaitAnswer() {
-	for wait := firstWait; s.client.Ping(s.dog.ctx).Err() != nil && pause.For(s.again, wait); wait = longer(wait) {
+	for wait := firstWait; s.client.Ping(s.dog.ctx).Err() != nil && pause.For(s.again, wait); wait = nextWait(wait) {
 	}
 }
 
 // firstWait is the time before the first attempt to send again. It doubles, up to a second.
 const firstWait = 50 * time.Millisecond
 
-func longer(wait time.Duration) time.Duration { return min(2*wait, time.Second) }
+func nextWait(wait time.Duration) time.Duration { return min(2*wait, time.Second) }
 
-// waits reports whether the refused events will be sent again: Redis may store them later.
-func (s *sender) waits(out stream.Outcome) bool {
+// willResend reports whether the refused events will be sent again: Redis may store them later.
+func (s *sender) willResend(out stream.Outcome) bool {
 	return len(out.Refused) > 0 && !redisclient.IsRefusal(out.Err) && !errors.Is(out.Err, stream.ErrMismatch) &&
 		s.again.Err() == nil
 }
 
 // resent returns the outcome of events whose refused ones were sent again. A refused event can be merged from several,
-// and next does not know from which. If next is mixed, they count for the worse: none is called stored that may not be.
+// and next counts it once. The merged events get the worst outcome in next: none is counted as stored that may not be.
 func resent(out, next stream.Outcome) stream.Outcome {
 	merged := out.RefusedEvents - len(out.Refused)
 	switch {
@@ -88,14 +88,14 @@ func resent(out, next stream.Outcome) stream.Outcome {
 	return next
 }
 
-// report says when events begin to wait, when the first of some are lost, and when they are stored again.
+// report prints when events begin to wait, when some are lost, and when Redis stores events again.
 func (s *sender) report(out stream.Outcome) {
 	if out.Appended > 0 {
 		s.dog.feed()
 	}
 	before := s.state
 	switch {
-	case s.waits(out):
+	case s.willResend(out):
 		s.state = stateWaiting
 	case out.Err != nil:
 		s.state = stateLost

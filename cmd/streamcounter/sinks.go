@@ -65,7 +65,7 @@ func newSinksTest() *cobra.Command {
 		Use:   "test NAME",
 		Short: "Send a sample alert by one sink",
 		Long: `Sends one alert of the rule "sample" and the key "sample:key" to the endpoint of a
-sink, past the sink's filters, and says what the endpoint answered. It is sent once.
+sink, whatever its filters are, and prints what the endpoint answered. It is sent once.
 Alertmanager resolves it after resolve_after.`,
 		Example: "  streamcounter sinks test pager --sinks sinks.yml",
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -110,11 +110,11 @@ func (w *watcher) read(ctx context.Context, c subscription.Config) error {
 	})
 }
 
-// connected tells a user who sees nothing yet that nothing has happened, or that the rule may have another name.
+// connected prints that watch works, for a user who sees no message yet, and that the rule may have another name.
 func (w *watcher) connected() {
 	fmt.Fprintf(w.messages, "connected to %s: %d throttled, waiting\n", w.server, w.throttled)
 	if w.rule != everyRule && w.throttled == 0 {
-		fmt.Fprintf(w.messages, "no decision of a rule %q is stored; is that its name?\n", w.rule)
+		fmt.Fprintf(w.messages, "no decision of a rule %q is stored; check the name\n", w.rule)
 	}
 }
 
@@ -133,7 +133,7 @@ func (w *watcher) show(m jetstream.Msg) {
 	}
 }
 
-// failed tells the user why nothing comes. An error that will not go away ends watch at its start.
+// failed prints why no message arrives. At the start, an error that a retry cannot fix ends watch.
 func (w *watcher) failed(err error, stream string, begun bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

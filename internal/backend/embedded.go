@@ -23,8 +23,8 @@ import (
 // Ports of the servers that dev embeds. They differ from the defaults, so that real servers can run beside them.
 const DevRedisPort, DevNATSPort = 16379, 14222
 
-// besideDev returns a hint for a command that found no server at the default of its flag: dev uses other ports.
-func besideDev(flag, target string) string {
+// devHint returns a hint for a command that found no server at the default of its flag: dev uses other ports.
+func devHint(flag, target string) string {
 	def := settings.New()
 	switch {
 	case flag == "redis" && target == def.Redis.URL:

@@ -54,7 +54,7 @@ func ConnectNATS(c settings.NATS, conn natsconn.Config, more ...nats.Option) (*n
 	}
 	nc, err := natsconn.Connect(conn, list...)
 	if err != nil || !nc.IsConnected() {
-		if foreign := noNATS(conn.URL); foreign != nil {
+		if foreign := checkIsNATS(conn.URL); foreign != nil {
 			if nc != nil {
 				nc.Close()
 			}
@@ -67,5 +67,5 @@ func ConnectNATS(c settings.NATS, conn natsconn.Config, more ...nats.Option) (*n
 // NATSUnreachable is the error of a command that needs NATS at once, after ConnectNATS failed with err.
 func NATSUnreachable(target string, err error) error {
 	return settings.Blame("nats", fmt.Errorf("no NATS answers at %s: %w%s", redact.URL(target), redact.Error(err),
-		besideDev("nats", target)))
+		devHint("nats", target)))
 }

@@ -16,10 +16,10 @@ import (
 // probeTimeout bounds each step of finding out which server answers instead of a NATS server.
 const probeTimeout = 500 * time.Millisecond
 
-// noNATS returns an error if another kind of server answers at one of the URLs of --nats, and names that kind;
-// otherwise nil. A NATS server sends first; to other servers noNATS sends a request. It checks only URLs without TLS
-// from the start.
-func noNATS(target string) error {
+// checkIsNATS returns an error if another kind of server answers at one of the URLs of --nats, and names that kind;
+// otherwise nil. A NATS server sends first; checkIsNATS sends a request to a server that does not. It checks only URLs
+// without TLS from the start.
+func checkIsNATS(target string) error {
 	for one := range strings.SplitSeq(target, ",") {
 		if !strings.Contains(one, "://") {
 			one = "nats://" + one
@@ -32,22 +32,22 @@ func noNATS(target string) error {
 		if u.Port() == "" {
 			addr = net.JoinHostPort(u.Hostname(), "4222")
 		}
-		if said := firstWords(addr); len(said) > 0 && !bytes.HasPrefix(said, []byte("INFO ")) {
-			return fmt.Errorf("%s is not a NATS server: %s", addr, kindOfServer(said))
+		if reply := firstBytes(addr); len(reply) > 0 && !bytes.HasPrefix(reply, []byte("INFO ")) {
+			return fmt.Errorf("%s is not a NATS server: %s", addr, kindOfServer(reply))
 		}
 	}
 	return nil
 }
 
-// firstWords returns the first bytes that a server sends, if necessary after a line that Redis and HTTP servers
-// answer. It returns nothing if the server sends nothing or cannot be reached.
-func firstWords(addr string) []byte {
+// firstBytes returns the first bytes that a server sends. If it does not send first, firstBytes sends a line that Redis
+// and HTTP servers answer. It returns nothing if the server sends nothing or cannot be reached.
+func firstBytes(addr string) []byte {
 	c, err := net.DialTimeout("tcp", addr, probeTimeout)
 	if err != nil {
 		return nil
 	}
 	defer c.Close()
-	said := make([]byte, 64)
+	reply := make([]byte, 64)
 	for _, ask := range []string{"", "*1\r\n$4\r\nPING\r\n\r\n"} {
 		if c.SetDeadline(time.Now().Add(probeTimeout)) != nil {
 			return nil
@@ -55,9 +55,9 @@ func firstWords(addr string) []byte {
 		if _, err := c.Write([]byte(ask)); err != nil {
 			return nil
 		}
-		n, err := c.Read(said)
+		n, err := c.Read(reply)
 		if n > 0 {
-			return said[:n]
+			return reply[:n]
 		}
 		if timeout, ok := errors.AsType[net.Error](err); !ok || !timeout.Timeout() {
 			return nil
@@ -71,14 +71,14 @@ var (
 	errTLS   = errors.New("it answers with TLS: give rediss:// instead of redis://, and --redis-ca if needed")
 )
 
-// otherTLS returns an error if a Redis that does not answer uses TLS and the client does not, or the other way round.
-func otherTLS(o *redis.UniversalOptions) error {
+// tlsMismatch returns an error if a Redis that does not answer uses TLS and the client does not, or the reverse.
+func tlsMismatch(o *redis.UniversalOptions) error {
 	if len(o.Addrs) == 0 || o.MasterName != "" { // the addresses of sentinels
 		return nil
 	}
 	if o.TLSConfig != nil {
-		said := firstWords(o.Addrs[0])
-		if bytes.HasPrefix(said, []byte("+PONG")) || bytes.HasPrefix(said, []byte("-")) {
+		reply := firstBytes(o.Addrs[0])
+		if bytes.HasPrefix(reply, []byte("+PONG")) || bytes.HasPrefix(reply, []byte("-")) {
 			return errPlain
 		}
 		return nil
@@ -88,21 +88,21 @@ func otherTLS(o *redis.UniversalOptions) error {
 	if c != nil {
 		_ = c.Close()
 	}
-	said, ok := errors.AsType[*net.OpError](err)
-	if err == nil || ok && said.Op == "remote error" { // it wants a certificate
+	opErr, ok := errors.AsType[*net.OpError](err)
+	if err == nil || ok && opErr.Op == "remote error" { // it requires a certificate
 		return errTLS
 	}
 	return nil
 }
 
-func kindOfServer(said []byte) string {
-	line, _, _ := bytes.Cut(said, []byte("\r\n"))
+func kindOfServer(reply []byte) string {
+	line, _, _ := bytes.Cut(reply, []byte("\r\n"))
 	switch {
-	case bytes.HasPrefix(said, []byte("+PONG")), bytes.HasPrefix(said, []byte("-NOAUTH")),
-		bytes.HasPrefix(said, []byte("-DENIED")), bytes.HasPrefix(said, []byte("-ERR")):
+	case bytes.HasPrefix(reply, []byte("+PONG")), bytes.HasPrefix(reply, []byte("-NOAUTH")),
+		bytes.HasPrefix(reply, []byte("-DENIED")), bytes.HasPrefix(reply, []byte("-ERR")):
 		return fmt.Sprintf("a Redis server answers (%q)", line)
-	case bytes.HasPrefix(said, []byte("HTTP/")):
+	case bytes.HasPrefix(reply, []byte("HTTP/")):
 		return fmt.Sprintf("an HTTP server answers (%q)", line)
 	}
-	return fmt.Sprintf("it says %q", line)
+	return fmt.Sprintf("it sends %q", line)
 }

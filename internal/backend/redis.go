@@ -72,11 +72,11 @@ func dial(ctx context.Context, target string, opts *redis.UniversalOptions) (red
 	if err == nil {
 		return c, nil
 	}
-	if other := otherTLS(opts); other != nil {
+	if other := tlsMismatch(opts); other != nil {
 		err = fmt.Errorf("%w; %w", err, other)
 	}
 	return nil, errors.Join(fmt.Errorf("no Redis answers at %s: %w%s", redact.URL(target), err,
-		besideDev("redis", target)), c.Close())
+		devHint("redis", target)), c.Close())
 }
 
 // Away reports whether waiting can help after an error of ConnectRedis: the server is not there, or not ready yet.

@@ -203,7 +203,7 @@ func (f *Feed) take(found map[netip.Prefix]*standing, nowMs int64) {
 	next := f.change + 1
 	for at, s := range found {
 		old := f.standing[at]
-		if old != nil && !old.toTell(s, nowMs) {
+		if old != nil && !old.mustAnnounce(s, nowMs) {
 			s.announcedMs, s.change = old.announcedMs, old.change
 			continue
 		}
@@ -222,9 +222,9 @@ func (f *Feed) take(found map[netip.Prefix]*standing, nowMs int64) {
 	f.trim(nowMs)
 }
 
-// toTell reports whether bouncers must receive the new state of a decision: it has another rule, it ends at another
-// time than was announced, or it goes on beyond that time and less than half of the longest duration is left.
-func (s *standing) toTell(now *standing, nowMs int64) bool {
+// mustAnnounce reports whether bouncers must receive the new state of a decision: it has another rule, it ends at
+// another time than was announced, or it lasts beyond that time and less than half of the longest duration is left.
+func (s *standing) mustAnnounce(now *standing, nowMs int64) bool {
 	end := now.endMs(nowMs)
 	if end != now.untilMs {
 		return s.rule != now.rule || s.announcedMs-nowMs < longest.Milliseconds()/2

@@ -25,7 +25,7 @@ func clusterOf(ctx context.Context, c redis.UniversalClient, servers []*server, 
 	}
 	text, err := answering(servers).ClusterInfo(ctx).Result()
 	if err != nil {
-		return []Finding{unseen(check, err, "ACL SETUSER <user> +cluster|info")}
+		return []Finding{notChecked(check, err, "ACL SETUSER <user> +cluster|info")}
 	}
 	if !strings.Contains(text, "cluster_state:ok") {
 		return []Finding{found(check, "the Cluster is down").as(Problem,
@@ -36,7 +36,7 @@ func clusterOf(ctx context.Context, c redis.UniversalClient, servers []*server, 
 	for _, s := range servers {
 		text, err := s.client.ClusterNodes(ctx).Result()
 		if nodes += text; err != nil && !noAnswer(err) {
-			all = []Finding{unseen(check, err, "ACL SETUSER <user> +cluster|nodes")}
+			all = []Finding{notChecked(check, err, "ACL SETUSER <user> +cluster|nodes")}
 		}
 	}
 	var moving []string
@@ -44,7 +44,7 @@ func clusterOf(ctx context.Context, c redis.UniversalClient, servers []*server, 
 	for p := range k.Partitions {
 		master, err := cluster.MasterForKey(ctx, k.Events(p))
 		if err != nil {
-			return []Finding{unseen(check, fmt.Errorf("the master of partition %d: %w", p, err),
+			return []Finding{notChecked(check, fmt.Errorf("the master of partition %d: %w", p, err),
 				"ACL SETUSER <user> +cluster|slots")}
 		}
 		count[master.Options().Addr]++

@@ -131,9 +131,9 @@ func noAnswer(err error) bool {
 // unknownCommand begins the answer of a Redis that does not have a command, after the ERR that go-redis leaves out.
 const unknownCommand = "unknown command"
 
-// unseen returns the finding for something that could not be read. It is a note if the server refuses it, or does not
-// have the command, like the embedded server. It is a warning if the server should have answered and did not.
-func unseen(check string, err error, fix string) Finding {
+// notChecked returns the finding for something that could not be read. It is a note if the server refuses it, or lacks
+// the command, like the embedded server. It is a warning if the server should have answered and did not.
+func notChecked(check string, err error, fix string) Finding {
 	text := err.Error()
 	if answered, ok := errors.AsType[redis.Error](err); ok {
 		text = answered.Error()

@@ -36,7 +36,7 @@ func functions(s *server) Finding {
 			"a function costs Redis less CPU than a script", "")
 	}
 	if s.functionsErr != nil {
-		return unseen(check, s.functionsErr, "ACL SETUSER <user> +function|list")
+		return notChecked(check, s.functionsErr, "ACL SETUSER <user> +function|list")
 	}
 	f := found(check, "not loaded yet: the first call loads it, if its user may")
 	var others []string

@@ -28,19 +28,19 @@ type NATSConfig struct {
 	Monitor string
 }
 
-// asks is how long one request may take.
-const asks = 2 * time.Second
+// requestTimeout bounds one request.
+const requestTimeout = 2 * time.Second
 
 // NATS examines the server that nc is connected to. ctx bounds it. The caller keeps the connection; its error handler
 // is replaced.
 func NATS(ctx context.Context, nc *nats.Conn, config NATSConfig) []Finding {
 	config.Replicas = cmp.Or(config.Replicas, 1)
-	n := &natsLook{config: config}
+	n := &natsExaminer{config: config}
 	nc.SetErrorHandler(n.refused)
 	all := []Finding{natsVersion(nc.ConnectedServerVersion())}
-	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(asks))
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(requestTimeout))
 	if err != nil {
-		return append(all, unseen("nats.jetstream", err, ""))
+		return append(all, notChecked("nats.jetstream", err, ""))
 	}
 	n.js = js
 	account, ok := n.account(ctx)
@@ -48,24 +48,24 @@ func NATS(ctx context.Context, nc *nats.Conn, config NATSConfig) []Finding {
 	if !ok {
 		return all
 	}
-	highest := 0 // replicas of the stream that has the fewest
+	fewest := 0 // replicas of the stream that has the fewest
 	for i, want := range alerts.Streams(config.Prefix, config.Replicas) {
 		findings, replicas := n.stream(ctx, want)
 		all = append(all, findings...)
-		if i == 0 || replicas < highest {
-			highest = replicas
+		if i == 0 || replicas < fewest {
+			fewest = replicas
 		}
 	}
 	if config.Monitor == "" {
-		return append(all, syncOf(nil, highest, nil))
+		return append(all, syncOf(nil, fewest, nil))
 	}
 	jsz, err := askMonitor(ctx, config.Monitor)
-	return append(all, storageOf(jsz, err), syncOf(jsz, highest, err))
+	return append(all, storageOf(jsz, err), syncOf(jsz, fewest, err))
 }
 
-// natsLook sends requests and receives refusals. The server sends a refusal separately from the answer, so without it
-// the request would only time out.
-type natsLook struct {
+// natsExaminer sends requests and receives refusals. The server sends a refusal separately from the answer; without
+// it, the request would only time out.
+type natsExaminer struct {
 	config NATSConfig
 	js     jetstream.JetStream
 
@@ -75,7 +75,7 @@ type natsLook struct {
 
 var errRefused = errors.New("NATS refuses it")
 
-func (n *natsLook) refused(_ *nats.Conn, _ *nats.Subscription, err error) {
+func (n *natsExaminer) refused(_ *nats.Conn, _ *nats.Subscription, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if errors.Is(err, nats.ErrPermissionViolation) && n.stop != nil {
@@ -84,8 +84,8 @@ func (n *natsLook) refused(_ *nats.Conn, _ *nats.Subscription, err error) {
 }
 
 // ask sends one request; its error wraps errRefused if this user may not send it.
-func (n *natsLook) ask(ctx context.Context, do func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, asks)
+func (n *natsExaminer) ask(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -109,7 +109,7 @@ func natsVersion(have string) Finding {
 }
 
 // account checks JetStream's limits; ok is false if JetStream is not available.
-func (n *natsLook) account(ctx context.Context) (all []Finding, ok bool) {
+func (n *natsExaminer) account(ctx context.Context) (all []Finding, ok bool) {
 	const check = "nats.jetstream"
 	var info *jetstream.AccountInfo
 	err := n.ask(ctx, func(ctx context.Context) (err error) {
@@ -123,7 +123,7 @@ func (n *natsLook) account(ctx context.Context) (all []Finding, ok bool) {
 			"decisions and alerts have nowhere to go: they wait in the outbox",
 			"jetstream { store_dir: ... } in the server's configuration (deploy/nats.conf)")}, false
 	case err != nil:
-		return []Finding{unseen(check, err, "let it publish $JS.API.INFO")}, true
+		return []Finding{notChecked(check, err, "let it publish $JS.API.INFO")}, true
 	}
 	// The throttle stream is on disk, so memory is only shown, without a severity.
 	used, most := info.Store, info.Limits.MaxStore
@@ -155,7 +155,7 @@ func limit(n int64, word func(int64) string) string {
 
 // stream compares one stream with the one that alerts would create, and returns its replicas, or 0 if they are not
 // known.
-func (n *natsLook) stream(ctx context.Context, want jetstream.StreamConfig) (all []Finding, replicas int) {
+func (n *natsExaminer) stream(ctx context.Context, want jetstream.StreamConfig) (all []Finding, replicas int) {
 	check := "nats." + want.Name
 	var s jetstream.Stream
 	err := n.ask(ctx, func(ctx context.Context) (err error) {
@@ -167,7 +167,7 @@ func (n *natsLook) stream(ctx context.Context, want jetstream.StreamConfig) (all
 		return []Finding{found(check, "does not exist yet").as(Note,
 			"the first `work` that reaches NATS makes it", "")}, 0
 	case err != nil:
-		return []Finding{unseen(check, err, "let it publish $JS.API.STREAM.INFO."+want.Name)}, 0
+		return []Finding{notChecked(check, err, "let it publish $JS.API.STREAM.INFO."+want.Name)}, 0
 	}
 	info := s.CachedInfo()
 	for _, d := range alerts.Differences(want, info.Config) {
@@ -212,7 +212,7 @@ type serverState struct {
 func storageOf(is *serverState, err error) Finding {
 	f := Finding{Check: "nats.storage", Severity: OK}
 	if err != nil {
-		return unseen(f.Check, err, "")
+		return notChecked(f.Check, err, "")
 	}
 	f.Found = size(int64(is.Store)) + " used by all accounts"
 	if most := is.Config.MaxStore; most > 0 {
@@ -246,7 +246,7 @@ func syncOf(is *serverState, replicas int, err error) Finding {
 }
 
 func askMonitor(ctx context.Context, monitor string) (*serverState, error) {
-	ctx, cancel := context.WithTimeout(ctx, asks)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(monitor, "/")+"/jsz?config=true",
 		nil)

@@ -23,10 +23,10 @@ type RedisConfig struct {
 	Now func() time.Time
 }
 
-// answerWithin is how long a server may take to say what it is. The rest of the time is for what its keys say.
+// answerWithin is how long a server may take to answer INFO. The rest of the time is for reading keys.
 const answerWithin = 2 * time.Second
 
-// Redis examines a server, or all masters of a Cluster side by side. ctx bounds it. The client must not be used after
+// Redis examines a server, or all masters of a Cluster concurrently. ctx bounds it. The client must not be used after
 // that: it sends nothing more to a server that did not answer.
 func Redis(ctx context.Context, c redis.UniversalClient, config RedisConfig) []Finding {
 	if config.Now == nil {
@@ -34,12 +34,12 @@ func Redis(ctx context.Context, c redis.UniversalClient, config RedisConfig) []F
 	}
 	servers, err := serversOf(ctx, c)
 	if err != nil {
-		return []Finding{unseen("redis.cluster", fmt.Errorf("the masters of the Cluster: %w", err),
+		return []Finding{notChecked("redis.cluster", fmt.Errorf("the masters of the Cluster: %w", err),
 			"ACL SETUSER <user> +cluster|slots +cluster|info +command")}
 	}
 	each(servers, func(s *server) { s.read(ctx, config.Now) })
 	findings := append(silent(servers), settingsOf(servers)...)
-	findings = append(findings, tells(servers, functions)...)
+	findings = append(findings, worstOf(servers, functions)...)
 	findings = append(findings, clusterOf(ctx, c, servers, config.Keys)...)
 	findings = append(findings, clocksOf(servers, config.Retention)...)
 	findings = append(findings, usersOf(ctx, config.Keys, servers)...)
@@ -54,7 +54,7 @@ func Start(ctx context.Context, c redis.UniversalClient, k *stream.Keys, role st
 	defer cancel()
 	servers, err := serversOf(ctx, c)
 	if err != nil {
-		return nil // what the start does next returns it
+		return nil // the next step of the start fails with the same error
 	}
 	each(servers, func(s *server) {
 		if s.readInfo(ctx); userOf(s.client) == "" {
@@ -62,7 +62,7 @@ func Start(ctx context.Context, c redis.UniversalClient, k *stream.Keys, role st
 		}
 		s.rights = mayStart(ctx, s.client, k, role)
 	})
-	findings := append(silent(servers), tells(servers, func(s *server) Finding { return s.rights })...)
+	findings := append(silent(servers), worstOf(servers, func(s *server) Finding { return s.rights })...)
 	servers = slices.DeleteFunc(servers, func(s *server) bool { return s.infoErr != nil && s.configErr != nil })
 	return slices.DeleteFunc(append(findings, settingsOf(servers)...), func(f Finding) bool {
 		return !f.Severity.above(Note)
@@ -195,9 +195,9 @@ func (s *server) readConfig(ctx context.Context) {
 	s.config = cmd.Val()
 }
 
-// tells returns the worst findings about the servers, and if there are several servers, which of them have each. Those
-// with the same reason are one. look returns a finding without a check if there is nothing to say about a server.
-func tells(servers []*server, look func(*server) Finding) (worst []Finding) {
+// worstOf returns the worst findings about the servers. It joins findings with the same Why. If there are several
+// servers, it names those that have each. look returns a Finding without a Check if it has none about a server.
+func worstOf(servers []*server, look func(*server) Finding) (worst []Finding) {
 	var at [][]string // the servers that have each
 	for _, s := range servers {
 		f := look(s)

@@ -14,9 +14,9 @@ import (
 func settingsOf(servers []*server) []Finding {
 	var all []Finding
 	for _, look := range []func(*server) Finding{
-		version, policy, memory, persistence, nodeBytes, nodeEntries, lazyExpire, replicas, untold,
+		version, policy, memory, persistence, nodeBytes, nodeEntries, lazyExpire, replicas, uncheckedSettings,
 	} {
-		all = append(all, tells(servers, look)...)
+		all = append(all, worstOf(servers, look)...)
 	}
 	return all
 }
@@ -27,7 +27,7 @@ const oldestRedis = "7.0"
 func version(s *server) Finding {
 	const check = "redis.version"
 	if s.infoErr != nil {
-		return unseen(check, s.infoErr, "ACL SETUSER <user> +info")
+		return notChecked(check, s.infoErr, "ACL SETUSER <user> +info")
 	}
 	have := s.info["redis_version"]
 	if have == "" {
@@ -101,8 +101,8 @@ func memory(s *server) Finding {
 
 func persistence(s *server) Finding {
 	const check, turnOn = "redis.persistence", "CONFIG SET appendonly yes"
-	aof, told := s.info["aof_enabled"]
-	if !told {
+	aof, known := s.info["aof_enabled"]
+	if !known {
 		return Finding{}
 	}
 	fsync, save := s.config["appendfsync"], s.config["save"]
@@ -204,12 +204,12 @@ func replicas(s *server) Finding {
 	return f
 }
 
-// untold reports what was not checked because CONFIG GET is refused.
-func untold(s *server) Finding {
+// uncheckedSettings reports what was not checked because CONFIG GET is refused.
+func uncheckedSettings(s *server) Finding {
 	if s.configErr == nil {
 		return Finding{}
 	}
-	f := unseen("redis.settings", s.configErr, "ACL SETUSER <user> +config|get")
+	f := notChecked("redis.settings", s.configErr, "ACL SETUSER <user> +config|get")
 	f.Why = "not checked: " + strings.Join(wanted, ", ")
 	return f
 }
@@ -220,14 +220,14 @@ func clocksOf(servers []*server, retention time.Duration) []Finding {
 	var low, high time.Duration
 	for i, s := range servers {
 		if s.clockErr != nil {
-			return []Finding{unseen(check, s.clockErr, "ACL SETUSER <user> +time")}
+			return []Finding{notChecked(check, s.clockErr, "ACL SETUSER <user> +time")}
 		}
 		if i == 0 {
 			low, high = s.ahead, s.ahead
 		}
 		low, high = min(low, s.ahead), max(high, s.ahead)
 	}
-	all := tells(servers, func(s *server) Finding {
+	all := worstOf(servers, func(s *server) Finding {
 		off := max(s.ahead.Abs()-s.unsure, 0)
 		if off < time.Second {
 			return found(check, "within a second of this machine's")

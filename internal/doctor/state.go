@@ -31,7 +31,7 @@ type worst struct {
 	parts     int   // partitions that have any
 }
 
-func (w *worst) see(p int, n int64, age time.Duration) {
+func (w *worst) add(p int, n int64, age time.Duration) {
 	if n == 0 {
 		return
 	}
@@ -52,21 +52,21 @@ func stateOf(ctx context.Context, c redis.UniversalClient, config RedisConfig) [
 	meta, ours := metaOf(ctx, c, k)
 	all := []Finding{meta}
 	if !ours {
-		return all // the other keys would be misread
+		return all // the other keys may be of another version or number of partitions
 	}
 	all = append(all, rulesOf(ctx, c, k))
 
 	backlogs, failed := eventlog.Backlogs(ctx, c, k)
 	types := eventlog.TypesOf(ctx, c, k, k.All())
 	pipe := c.Pipeline()
-	looks, wrong := make([]partitionLook, k.Partitions), wrongAnnounced(ctx, c, k) // wrong: keys
+	looks, wrong := make([]partitionState, k.Partitions), wrongAnnounced(ctx, c, k) // wrong: keys
 	for p := range looks {
-		looks[p] = lookAt(ctx, pipe, k, p)
+		looks[p] = readPartition(ctx, pipe, k, p)
 	}
 	eventlog.Exec(ctx, c, pipe)
 
 	var unreadIn, pendingIn, outboxIn, deadIn worst
-	var future, unseenIn []string // streams, partitions
+	var future, failedIn []string // streams, partitions
 	var first, typesFailed error
 	for p, l := range looks {
 		b, known := backlogs[p]
@@ -82,24 +82,24 @@ func stateOf(ctx context.Context, c redis.UniversalClient, config RedisConfig) [
 			err = failed
 		}
 		if err != nil {
-			first, unseenIn = cmp.Or(first, err), append(unseenIn, strconv.Itoa(p))
+			first, failedIn = cmp.Or(first, err), append(failedIn, strconv.Itoa(p))
 			continue
 		}
 		typesFailed = cmp.Or(typesFailed, types[p].Err)
 		if b.Unread {
-			unreadIn.see(p, 1, b.Oldest)
+			unreadIn.add(p, 1, b.Oldest)
 		}
 		if list := l.newest.Val(); len(list) > 0 && entry.Ms(list[0].ID) > b.NowMs+time.Minute.Milliseconds() {
 			future = append(future, k.Events(p))
 		}
 		if x := l.pending.Val(); x != nil && x.Count > 0 {
-			pendingIn.see(p, x.Count, eventlog.Age([]redis.XMessage{{ID: x.Lower}}, b.NowMs))
+			pendingIn.add(p, x.Count, eventlog.Age([]redis.XMessage{{ID: x.Lower}}, b.NowMs))
 		}
-		outboxIn.see(p, l.outbox.Val(), eventlog.Age(l.head.Val(), b.NowMs))
-		deadIn.see(p, l.dead.Val(), eventlog.Age(l.letter.Val(), b.NowMs))
+		outboxIn.add(p, l.outbox.Val(), eventlog.Age(l.head.Val(), b.NowMs))
+		deadIn.add(p, l.dead.Val(), eventlog.Age(l.letter.Val(), b.NowMs))
 	}
-	all = append(all, partsOf(k, config.Retention, wrong, unseenIn, first, typesFailed)...)
-	if len(unseenIn) == k.Partitions {
+	all = append(all, partsOf(k, config.Retention, wrong, failedIn, first, typesFailed)...)
+	if len(failedIn) == k.Partitions {
 		return all
 	}
 	if len(future) > 0 {
@@ -126,15 +126,15 @@ func wrongAnnounced(ctx context.Context, c redis.UniversalClient, k *stream.Keys
 	return wrong
 }
 
-// partitionLook has the commands that read the state of one partition.
-type partitionLook struct {
+// partitionState has the commands that read the state of one partition.
+type partitionState struct {
 	newest, head, letter *redis.XMessageSliceCmd
 	pending              *redis.XPendingCmd
 	outbox, dead         *redis.IntCmd
 }
 
-func lookAt(ctx context.Context, pipe redis.Pipeliner, k *stream.Keys, p int) partitionLook {
-	return partitionLook{
+func readPartition(ctx context.Context, pipe redis.Pipeliner, k *stream.Keys, p int) partitionState {
+	return partitionState{
 		newest:  pipe.XRevRangeN(ctx, k.Events(p), "+", "-", 1),
 		pending: pipe.XPending(ctx, k.Events(p), eventlog.Group),
 		outbox:  pipe.XLen(ctx, k.Outbox(p)), head: pipe.XRangeN(ctx, k.Outbox(p), "-", "+", 1),
@@ -143,9 +143,9 @@ func lookAt(ctx context.Context, pipe redis.Pipeliner, k *stream.Keys, p int) pa
 }
 
 // failed returns the key that has the wrong type, or the first other error.
-func (l partitionLook) failed() (key string, failed error) {
+func (l partitionState) failed() (key string, failed error) {
 	for _, cmd := range []redis.Cmder{l.newest, l.pending, l.outbox, l.head, l.dead, l.letter} {
-		err := seen(cmd.Err())
+		err := withoutExpected(cmd.Err())
 		if redis.HasErrorPrefix(err, "WRONGTYPE") {
 			return fmt.Sprint(cmd.Args()[1]), nil
 		}
@@ -156,7 +156,7 @@ func (l partitionLook) failed() (key string, failed error) {
 
 // partsOf reports the keys of the wrong type and the partitions that were not checked. first is the error of the first
 // of them, types that of the first of which the types are unknown.
-func partsOf(k *stream.Keys, retention time.Duration, wrong, unseenIn []string, first, types error) (
+func partsOf(k *stream.Keys, retention time.Duration, wrong, failedIn []string, first, types error) (
 	all []Finding) {
 	if len(wrong) > 0 {
 		all = append(all, wrongType("state.types", wrong...).as(Problem,
@@ -165,15 +165,15 @@ func partsOf(k *stream.Keys, retention time.Duration, wrong, unseenIn []string, 
 			"RENAME "+wrong[0]+" away, or delete it"))
 	}
 	if types != nil {
-		all = append(all, unseen("state.types", types, "ACL SETUSER <user> +hlen +zcard"))
+		all = append(all, notChecked("state.types", types, "ACL SETUSER <user> +hlen +zcard"))
 	}
-	if len(unseenIn) == 0 {
+	if len(failedIn) == 0 {
 		return all
 	}
-	f := unseen("state", first,
+	f := notChecked("state", first,
 		"ACL SETUSER <user> ~"+k.Prefix+":* +time +xinfo|groups +xpending +xlen +xrange +xrevrange")
-	if len(unseenIn) < k.Partitions {
-		f.Found += " (partitions " + strings.Join(unseenIn, ", ") + ")"
+	if len(failedIn) < k.Partitions {
+		f.Found += " (partitions " + strings.Join(failedIn, ", ") + ")"
 	}
 	f.Why = "not checked: unread events, pending ones, outbox, dead letters"
 	return append(all, f)
@@ -183,8 +183,8 @@ func wrongType(check string, keys ...string) Finding {
 	return found(check, strings.Join(keys, ", ")+" has the wrong type: another program wrote it")
 }
 
-// seen ignores the errors of Redis for a stream or a group that does not exist, and that an event is too large.
-func seen(err error) error {
+// withoutExpected ignores the errors that a stream or a group does not exist, and that an event is too large.
+func withoutExpected(err error) error {
 	if err == nil || errors.Is(err, redis.Nil) || errors.Is(err, replyguard.ErrTooLarge) ||
 		strings.HasPrefix(err.Error(), "NOGROUP") ||
 		strings.HasPrefix(err.Error(), "ERR no such key") {
@@ -203,7 +203,7 @@ func metaOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys) (f Fin
 		return wrongType(f.Check, k.Meta()).as(Problem, "no process can start",
 			"RENAME "+k.Meta()+" away: the next start of a process makes it again"), true
 	case err != nil:
-		return unseen(f.Check, err, "ACL SETUSER <user> ~"+k.Prefix+":* +hgetall"), true
+		return notChecked(f.Check, err, "ACL SETUSER <user> ~"+k.Prefix+":* +hgetall"), true
 	case len(have) == 0:
 		f.Severity, f.Found = Note, "the prefix "+k.Prefix+" is not in use yet"
 		f.Why = "no process of streamcounter has started here, or only with another --prefix"
@@ -226,7 +226,7 @@ func rulesOf(ctx context.Context, c redis.UniversalClient, k *stream.Keys) Findi
 	f := Finding{Check: "state.rules", Severity: OK}
 	list, now, err := processes.List(ctx, c, k)
 	if err != nil {
-		return unseen(f.Check, err, "ACL SETUSER <user> ~"+k.Prefix+":* +time +hgetall")
+		return notChecked(f.Check, err, "ACL SETUSER <user> ~"+k.Prefix+":* +time +hgetall")
 	}
 	groups := processes.ByRules(list)
 	switch {

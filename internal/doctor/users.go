@@ -114,8 +114,7 @@ for i, command in ipairs(ARGV) do
 end
 return refused`
 
-// lackingItself asks the server which of some commands the user of this client may not run. A user that may call
-// neither scripts nor functions lacks both.
+// lackingItself is lacking for the user of this client. A user that may call neither scripts nor functions lacks both.
 func lackingItself(ctx context.Context, c redis.UniversalClient, k *stream.Keys, commands []string) (list []string,
 	err error) {
 	args := make([]any, len(commands))
@@ -145,12 +144,13 @@ func userOf(c redis.UniversalClient) string {
 	return ""
 }
 
-// spared are the commands that a process can do without: it calls in another way, or says what it leaves out.
-var spared = []string{"ping", "info", "scan", "fcall", "fcall_ro", "function|load", "function|list", "eval", "evalsha"}
+// optional are the commands that a process can do without: it uses others, or logs what it leaves out.
+var optional = []string{"ping", "info", "scan", "fcall", "fcall_ro", "function|load", "function|list", "eval",
+	"evalsha"}
 
 // mayStart reports which commands of a role the user of a process lacks. It says nothing if the server cannot tell.
 func mayStart(ctx context.Context, c redis.UniversalClient, k *stream.Keys, role string) Finding {
-	commands := slices.DeleteFunc(needs(role, true), func(name string) bool { return slices.Contains(spared, name) })
+	commands := slices.DeleteFunc(needs(role, true), func(name string) bool { return slices.Contains(optional, name) })
 	list, err := lackingItself(ctx, c, k, commands)
 	if err != nil || len(list) == 0 {
 		return Finding{}
@@ -186,10 +186,10 @@ func usersOf(ctx context.Context, k *stream.Keys, servers []*server) []Finding {
 			lacks[role], err = lackingItself(ctx, c, k, needs(role, loaded))
 		}
 		if err != nil && mayNotAsk != nil {
-			return []Finding{unseen(RedisRights, mayNotAsk, "ACL SETUSER <user> +acl|whoami +acl|dryrun")}
+			return []Finding{notChecked(RedisRights, mayNotAsk, "ACL SETUSER <user> +acl|whoami +acl|dryrun")}
 		}
 		if err != nil {
-			f := unseen(RedisRights, err, "ACL SETUSER "+me+" +acl|dryrun")
+			f := notChecked(RedisRights, err, "ACL SETUSER "+me+" +acl|dryrun")
 			f.Found = "user " + me + ", " + f.Found
 			return []Finding{f}
 		}
@@ -198,7 +198,7 @@ func usersOf(ctx context.Context, k *stream.Keys, servers []*server) []Finding {
 	if mayNotAsk != nil {
 		return all
 	}
-	all = append(all, tells(servers, func(s *server) Finding { return replay(ctx, s, k) })...)
+	all = append(all, worstOf(servers, func(s *server) Finding { return replay(ctx, s, k) })...)
 	var known []string
 	for _, role := range roles {
 		list, err := lacking(ctx, c, role, k, needs(role, loaded))
@@ -206,7 +206,7 @@ func usersOf(ctx context.Context, k *stream.Keys, servers []*server) []Finding {
 			continue
 		}
 		if err != nil {
-			return append(all, unseen("redis.users", err, ""))
+			return append(all, notChecked("redis.users", err, ""))
 		}
 		known = append(known, role)
 		if len(list) > 0 {
@@ -254,8 +254,8 @@ func ownRights(ctx context.Context, c redis.UniversalClient, me string, lacks ma
 	return f
 }
 
-// giveDefault lets the default user replay everything. If it is off, it stays off: nobody can log in as this user.
-const giveDefault = "ACL SETUSER default ~* &* +@all (if it is off, it stays off), then ACL SAVE or CONFIG REWRITE"
+// fixDefaultUser lets the default user replay everything. If it is off, it stays off: nobody can log in as this user.
+const fixDefaultUser = "ACL SETUSER default ~* &* +@all (if it is off, it stays off), then ACL SAVE or CONFIG REWRITE"
 
 // replay reports whether the default user may run what the append-only file has of our scripts. Redis replays the file
 // as this user, and checks its rights at each EXEC (redis/redis#14541). It goes on without what it refuses.
@@ -266,14 +266,14 @@ func replay(ctx context.Context, s *server, k *stream.Keys) Finding {
 	}
 	lacks, err := lacking(ctx, s.client, "default", k, replayed)
 	if err != nil {
-		return unseen(check, err, "")
+		return notChecked(check, err, "")
 	}
 	if len(lacks) == 0 {
 		return found(check, "user default may run what the append-only file has")
 	}
 	return found(check, mayNotRun("default", lacks, k)).as(Problem,
 		"Redis replays the append-only file as this user, unless redis/redis#14541 is fixed: "+
-			"a restart loses what the scripts wrote (counts, decisions, blocks)", giveDefault)
+			"a restart loses what the scripts wrote (counts, decisions, blocks)", fixDefaultUser)
 }
 
 func mayNotRun(user string, commands []string, k *stream.Keys) string {
@@ -298,7 +298,7 @@ func refusals(ctx context.Context, c redis.UniversalClient, me string, users []s
 	// ACLLog of go-redis does not read the id of the client that replays the append-only file.
 	log := redis.NewMapStringInterfaceSliceCmd(ctx, "ACL", "LOG", 128)
 	if err := c.Process(ctx, log); err != nil {
-		return []Finding{unseen(check, err, "")}
+		return []Finding{notChecked(check, err, "")}
 	}
 	var said, lost []string
 	for _, e := range log.Val() {
@@ -314,7 +314,7 @@ func refusals(ctx context.Context, c redis.UniversalClient, me string, users []s
 	if len(lost) > 0 {
 		all = append(all, found(check, "at its start Redis left out writes of the append-only file: "+few(lost)).as(
 			Problem, "user default may not run them: what the scripts wrote since the last rewrite of the file is lost",
-			giveDefault+", then ACL LOG RESET; block again who was blocked"))
+			fixDefaultUser+", then ACL LOG RESET; block again who was blocked"))
 	}
 	if len(said) > 0 {
 		all = append(all, found(check, few(said)).as(Warning, "what was refused was not done",

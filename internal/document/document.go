@@ -44,7 +44,7 @@ type Document struct {
 	source string
 	places map[string]*Node // field, as in rules[0].windows[1].per → its value and place
 	depth  int              // of the value that is being read
-	left   int              // how many more values may come
+	left   int              // how many more values the file may have
 	secret bool             // errors show nothing of the file
 }
 
@@ -295,7 +295,7 @@ func (d *Document) syntax(err error) error {
 	return d.Errorf(at, "%s", e.Message)
 }
 
-// star returns the word at a place, and whether it begins with a star.
+// star returns the word at a place, and whether that begins with *.
 func (d *Document) star(at *Node) (string, bool) {
 	lines := d.lines()
 	if at.Line < 1 || at.Line > len(lines) {

@@ -72,8 +72,8 @@ func Truth(n *Node) (bool, error) {
 }
 
 // Whole accepts only whole numbers in decimal form, because other programs read 0100
-// as 64. The bounds are only for the error message, which it returns if the text is no
-// 64-bit number. The caller compares the number with the bounds.
+// as 64. The bounds are only for the message of the error for other text. The caller
+// compares the number with the bounds.
 func Whole(least, most int64) func(*Node) (int64, error) {
 	return func(n *Node) (int64, error) {
 		digits := strings.ReplaceAll(n.Value, "_", "")

@@ -18,10 +18,10 @@ import (
 // errUnknown means that no proxy says which address the client has.
 var errUnknown = errors.New("the client's address is not known")
 
-// Client returns the address that the outermost trusted proxy saw: from the connection's own peer outwards, the first
-// that is not a trusted proxy. Strangers wrote what is beyond it in X-Forwarded-For. If a trusted proxy says nothing,
-// or something that is not an address, the error wraps errUnknown. The proxy's own address would be one limit for all
-// of its clients.
+// Client returns the first address that is not a trusted proxy: it begins with the peer of the connection, and goes
+// through X-Forwarded-For from right to left. Anybody can write what is left of that address. If a trusted proxy sends
+// no address, the error wraps errUnknown, because with the address of the proxy all of its clients would share one
+// limit.
 func Client(r *http.Request, trusted []netip.Prefix) (netip.Addr, error) {
 	addr, err := parse(r.RemoteAddr)
 	if err != nil {
@@ -59,7 +59,7 @@ func Caller(a netip.Addr, bits int) string {
 	return a.String()
 }
 
-// CallerBits is how many bits of an IPv6 address identify one client, unless an operator knows better.
+// CallerBits is how many bits of an IPv6 address identify one client, unless the configuration says otherwise.
 const CallerBits = 64
 
 // ParseNetwork reads a network or one address. Those of IPv4 within IPv6 become IPv4.

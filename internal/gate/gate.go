@@ -134,8 +134,8 @@ func (g Gate) acquire(ctx context.Context, key string, cost int64) (v Verdict) {
 	return v
 }
 
-// answer converts a throttle decision to the denial of a check, with what the decision tells: not when a cost above 1
-// has room, and not the end of each block.
+// answer converts a throttle decision to the denial of a check. The decision does not say when a cost above 1 is
+// admitted, nor the end of each block.
 func (g Gate) answer(d api.Transition, cost int64) api.CheckAnswer {
 	now := time.Now().UnixMilli()
 	if g.Now != nil {

@@ -20,7 +20,7 @@ const maxBytes = 1024
 
 // Set adds headers with the caller's limits: RateLimit-Policy and RateLimit by the IETF draft (structured fields,
 // whole seconds), and the older X-RateLimit-* for the window that has least left; none of these if no answer has a
-// window. If not all policies fit, those with the least left are there. It sets Retry-After if retryMs is above 0.
+// window. If not all policies fit, those with the least left are kept. It sets Retry-After if retryMs is above 0.
 func Set(h http.Header, answers []api.CheckAnswer, retryMs int64) {
 	if retryMs > 0 {
 		h.Set("Retry-After", strconv.FormatInt(Seconds(retryMs), 10))

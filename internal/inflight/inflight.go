@@ -14,7 +14,7 @@ import (
 var (
 	// ErrFull: others hold all the memory for bodies; the caller may try again.
 	ErrFull = errors.New("too many requests are under way")
-	// ErrSlow: the body or answer was given up in favour of others, because its peer was slow and memory was short.
+	// ErrSlow: the body or answer was given up because its peer was slow and others needed the memory.
 	ErrSlow = errors.New("the request was given up, as it was slow and too many others are under way")
 	// ErrLate: the body was not there when the connection's time for a request was over.
 	ErrLate = errors.New("the body did not arrive in time")

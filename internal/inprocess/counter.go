@@ -183,8 +183,8 @@ func (c *Counter) open(rule Rule, key string, now int64) (*log, int64) {
 	return l, now
 }
 
-// few is how many keys keep compares to find the one that it removes.
-const few = 5
+// candidates is how many keys keep compares to find the one that it removes.
+const candidates = 5
 
 // keep stores a key's log. If there is no room, it removes another key.
 func (c *Counter) keep(key id, l *log) {
@@ -195,7 +195,7 @@ func (c *Counter) keep(key id, l *log) {
 			if other.used < used {
 				oldest, used = k, other.used
 			}
-			if looked++; looked == few {
+			if looked++; looked == candidates {
 				break
 			}
 		}
@@ -204,11 +204,11 @@ func (c *Counter) keep(key id, l *log) {
 	c.logs[key] = l
 }
 
-// forget checks some keys, in the random order of a map, and removes those whose
-// windows are empty. It checks twice as many as can be added, so the map stays small.
-func (c *Counter) forget(now int64, look int) {
+// forget checks up to atMost keys, in the random order of a map, and removes those whose windows are empty. Callers
+// give twice as many as they can add, so the map stays small.
+func (c *Counter) forget(now int64, atMost int) {
 	for k, l := range c.logs {
-		if look--; look < 0 {
+		if atMost--; atMost < 0 {
 			return
 		}
 		if newest, ok := l.newest(); !ok || newest <= now-l.span {

@@ -33,9 +33,9 @@ func TestARefusalIsRepeated(t *testing.T) {
 		take(errors.New("no unit"))
 		var running sync.WaitGroup
 		n := &node{log: slog.New(slog.NewTextHandler(&text, nil)), registry: prometheus.NewRegistry(),
-			fresh: map[string]fresh{"limits": pushedFresh{rules}}}
+			reloaders: map[string]reloader{"limits": pushedFresh{rules}}}
 		n.followFiles()
-		for _, do := range n.beside {
+		for _, do := range n.background {
 			running.Go(func() { do(ctx) })
 		}
 		want := func(n int) {

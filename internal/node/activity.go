@@ -9,7 +9,7 @@ import (
 func (n *node) openActivity(context.Context) error {
 	n.activity = activity.NewRecorder(activity.Config{Redis: n.redis, Keys: n.keys, Process: n.processName(),
 		Command: n.command, Log: n.log})
-	n.beside = append(n.beside, n.activity.Run)
+	n.background = append(n.background, n.activity.Run)
 	return nil
 }
 

@@ -23,7 +23,7 @@ func (n *node) openChecks(context.Context) error {
 		if extractors, err = access.NewExtractors(path, n.log); err != nil {
 			return settings.Blame("extractors", err)
 		}
-		n.fresh["extractors"] = extractors
+		n.reloaders["extractors"] = extractors
 	}
 	var transitions check.Transitions // nil without NATS
 	if n.nc != nil {

@@ -21,8 +21,8 @@ var debugTransport = transport{name: "debug", title: "debug", about: "/debug/ppr
 	scheme: "http", addr: func(c *settings.Config) string { return c.Debug }, open: newDebugServer, local: true,
 	plain: true}
 
-// onlyHere refuses an address that other machines can reach.
-func onlyHere(name, addr string) error {
+// requireLoopback refuses an address that other machines can reach.
+func requireLoopback(name, addr string) error {
 	at, err := net.ResolveTCPAddr("tcp", addr)
 	if err != nil || !at.IP.IsLoopback() {
 		return settings.Wrong(name, addr, "expected an address of this machine alone, such as 127.0.0.1:6060")
@@ -30,7 +30,7 @@ func onlyHere(name, addr string) error {
 	return nil
 }
 
-// newDebugServer leaves out pprof's cmdline: a command line can hold passwords.
+// newDebugServer leaves out cmdline of pprof, because a command line can contain passwords.
 func newDebugServer(n *node) server {
 	routes := []httpapi.Route{
 		{Method: "GET", Path: "/debug/pprof/", Serve: http.HandlerFunc(pprof.Index)},

@@ -99,7 +99,7 @@ func newGRPCServer(n *node) server {
 	reflection.Register(s)
 	s.serving(n.noLimits() == nil)
 	if x, ok := n.rules.(*xdsRules); ok {
-		n.beside = append(n.beside, func(ctx context.Context) {
+		n.background = append(n.background, func(ctx context.Context) {
 			select {
 			case <-x.Arrived():
 				s.serving(true) // has no effect once Shutdown has begun

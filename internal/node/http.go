@@ -53,7 +53,8 @@ func httpServerOf(n *node, router *httpapi.Router, tls *tls.Config) server {
 	return s
 }
 
-// errorLog logs each panic, and else the first line of each kind: anybody can fail a handshake as often as he likes.
+// errorLog logs each panic, and of other lines the first of each kind, because anybody can cause any number of failed
+// handshakes.
 type errorLog struct {
 	log  *slog.Logger
 	seen access.Refusals

@@ -50,7 +50,7 @@ func natsMetrics(reg prometheus.Registerer, s *natsconn.Status) {
 		Help: "How often the connection to NATS was lost."}, func() float64 { return float64(s.Disconnects()) })
 }
 
-// stateGauge registers a gauge that is 1 while something is so, else 0.
+// stateGauge registers a gauge that is 1 while is returns true, else 0.
 func stateGauge(reg prometheus.Registerer, name, help string, is func() bool) {
 	promauto.With(reg).NewGaugeFunc(prometheus.GaugeOpts{Name: "streamcounter_" + name, Help: help},
 		func() float64 {

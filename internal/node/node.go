@@ -35,18 +35,18 @@ import (
 // node is one process of streamcounter: the common part of serve, work and dev. It is built step by step. Each step
 // registers how to undo it, and stop undoes the steps in reverse.
 type node struct {
-	command  string // serve, work or dev
-	build    Build
-	alone    bool   // see Role
-	name     string // of this process, unique among all that run: host, process id and a random part
-	config   *settings.Config
-	log      *slog.Logger
-	registry *prometheus.Registry
-	tokens   *access.Tokens       // nil: callers need none
-	tls      *tls.Config          // nil: plain text
-	traces   trace.TracerProvider // nil: none are sent
-	tracer   trace.Tracer         // nil if traces is nil
-	fresh    map[string]fresh     // name → something that follows files
+	command   string // serve, work or dev
+	build     Build
+	alone     bool   // see Role
+	name      string // of this process, unique among all that run: host, process id and a random part
+	config    *settings.Config
+	log       *slog.Logger
+	registry  *prometheus.Registry
+	tokens    *access.Tokens       // nil: callers need none
+	tls       *tls.Config          // nil: plain text
+	traces    trace.TracerProvider // nil: none are sent
+	tracer    trace.Tracer         // nil if traces is nil
+	reloaders map[string]reloader  // name → value that follows its files
 
 	keys     *stream.Keys
 	rules    ruleSource
@@ -74,7 +74,7 @@ type node struct {
 	closeRedis func()    // ends commands that wait for an answer; nil without Redis
 	stopBy     time.Time // set when it stops: the time by which everything must be over
 	undo       []func()
-	beside     []func(context.Context) // parts that run until a signal stops the process
+	background []func(context.Context) // parts that run until a signal stops the process
 	work       []func(context.Context) // parts that need NATS, and run until the servers have stopped
 
 	natsClosed chan error // the NATS library has given up its connection; no known case leads to this
@@ -88,7 +88,7 @@ func newNode(c Config, rules ruleSource, log *slog.Logger) *node {
 	n := &node{
 		command: c.Command, build: c.Build, config: c.Settings, rules: rules, log: log,
 		name:     fmt.Sprintf("%s-%d-%s", host, os.Getpid(), rand.Text()[:8]),
-		registry: prometheus.NewRegistry(), fresh: map[string]fresh{}, transports: transports,
+		registry: prometheus.NewRegistry(), reloaders: map[string]reloader{}, transports: transports,
 		natsClosed: make(chan error, 1),
 	}
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(

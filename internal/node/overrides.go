@@ -11,7 +11,7 @@ import (
 func (n *node) openOverrides(ctx context.Context) error {
 	n.present = n.counter.Present(n.rules.Rules, n.log)
 	all := n.present().Overrides()
-	n.beside = append(n.beside, all.Run)
+	n.background = append(n.background, all.Run)
 	within, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	began := time.Now()

@@ -21,7 +21,7 @@ func (n *node) openPage(context.Context) error {
 		c.Follow = n.history.Follow
 	}
 	n.feed = page.NewFeed(c)
-	n.beside = append(n.beside, n.feed.Run)
+	n.background = append(n.background, n.feed.Run)
 	return nil
 }
 

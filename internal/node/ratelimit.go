@@ -58,14 +58,14 @@ type xdsRules struct {
 	certificates *reload.Files[*tls.Config] // nil: plain text
 }
 
-// waits reports whether nothing may be served before limits have come.
-func (n *node) waits() bool { return n.config.RateLimit.Wait && n.config.RateLimit.XDS != nil }
+// needsLimits reports whether nothing may be served before limits have come.
+func (n *node) needsLimits() bool { return n.config.RateLimit.Wait && n.config.RateLimit.XDS != nil }
 
 // waitForLimits waits for the first limits if nothing may be served before them, and then listens. It returns false
 // if ctx ends first.
 func (n *node) waitForLimits(ctx context.Context) (bool, error) {
 	s, ok := n.rules.(*xdsRules)
-	if !ok || !n.waits() {
+	if !ok || !n.needsLimits() {
 		return true, nil
 	}
 	n.log.Info("waiting for the first limits", "server", n.config.RateLimit.XDS.Server)

@@ -49,11 +49,11 @@ func (n *node) openRedis(ctx context.Context) error {
 	n.atStop(n.closeRedis)
 	n.redisMetrics()
 	if !embedded {
-		if err := n.lookAtStart(ctx); err != nil {
+		if err := n.examineRedis(ctx); err != nil {
 			return settings.Blame("redis", err)
 		}
 	}
-	if err := n.refuseOthers(ctx); err != nil {
+	if err := n.refuseOtherRules(ctx); err != nil {
 		return settings.Blame("prefix", err)
 	}
 	if err := stream.CheckMeta(ctx, n.redis, n.keys); err != nil {
@@ -66,7 +66,7 @@ func (n *node) openRedis(ctx context.Context) error {
 }
 
 // redisMetrics registers a gauge that shows whether Redis answers. Each scrape asks Redis. On a Cluster all masters
-// must answer, because on_error decides the keys of a master that is away; /readyz is content with one.
+// must answer, because on_error decides the keys of a master that is away; for /readyz, one is enough.
 func (n *node) redisMetrics() {
 	stateGauge(n.registry, "redis_connected", "1 while Redis answers this process, on a Cluster all masters, else 0.",
 		func() bool {
@@ -81,10 +81,9 @@ func (n *node) redisMetrics() {
 		})
 }
 
-// refuseOthers returns an error if other processes use the prefix with other rules. So a process that is only a trial
-// does not publish decisions by other rules beside the working ones. It is called before the process has written
-// anything.
-func (n *node) refuseOthers(ctx context.Context) error {
+// refuseOtherRules returns an error if other processes use the prefix with other rules, so that a trial does not
+// publish decisions that contradict theirs. It is called before the process has written anything.
+func (n *node) refuseOtherRules(ctx context.Context) error {
 	if !n.alone {
 		return nil
 	}
@@ -104,9 +103,9 @@ func (n *node) refuseOthers(ctx context.Context) error {
 // startWithin is how long a start examines Redis.
 const startWithin = 2 * time.Second
 
-// lookAtStart logs the problems of Redis, one line each. It delays a start by two seconds at most. It returns an error
+// examineRedis logs the problems of Redis, one line each. It delays a start by two seconds at most. It returns an error
 // if the user may not run a command that checks or counts need: they would fail later, and on_error would decide.
-func (n *node) lookAtStart(ctx context.Context) error {
+func (n *node) examineRedis(ctx context.Context) error {
 	role := "serve"
 	if n.command == "work" || n.command == "dev" {
 		role = "work" // with the rights of both

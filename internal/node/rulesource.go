@@ -19,7 +19,7 @@ import (
 
 // ruleSource holds the rules that are made from files, and follows these files.
 type ruleSource interface {
-	fresh
+	reloader
 	Rules() *windows.Rules
 }
 

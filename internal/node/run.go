@@ -1,7 +1,7 @@
 // Package node wires one running process together: serve, work, dev, sinks or ratelimit. Its settings come from
 // package settings. It opens its parts in the order of this file: traces, tokens and certificates, addresses, Redis,
 // overrides, activity; then the parts of its Role, such as NATS, workers, checks and the page; and last the servers
-// of its addresses. Then it serves and works until it is told to stop, and stops the parts in reverse order (node.go,
+// of its addresses. Then it serves and works until a signal stops it, and stops the parts in reverse order (node.go,
 // which to read next). Each part is a file; servers.go lists what is served at which address.
 package node
 
@@ -85,8 +85,8 @@ type Started struct {
 	Rules       *windows.Rules
 }
 
-// gcPercent lets the heap grow to five times the live data before it is collected. The heap holds mostly requests
-// under way, and a check becomes a fifth cheaper. GOGC and GOMEMLIMIT take precedence if they are set.
+// gcPercent lets the heap grow to five times the live data before it is collected, because most of the heap is requests
+// under way. This makes a check a fifth cheaper. GOGC and GOMEMLIMIT take precedence if they are set.
 const gcPercent = 400
 
 // Run builds a process part by part, in the order in which a start can fail, and runs it until ctx ends. It then stops
@@ -110,7 +110,7 @@ func Run(ctx context.Context, c Config, r Role) error {
 	if err := n.open(ctx, slices.Concat(everyPart, r.Parts)); err != nil || ctx.Err() != nil {
 		return err
 	}
-	n.beside = append(n.beside, n.announcer().Run)
+	n.background = append(n.background, n.announcer().Run)
 	return n.run(ctx, func() {
 		if r.Ready != nil {
 			r.Ready(n.started())
@@ -130,10 +130,10 @@ func (n *node) run(ctx context.Context, ready func()) error {
 	if n.rules != nil { // sinks have none
 		n.followRules(ctx, &running)
 	}
-	for _, do := range n.beside {
+	for _, do := range n.background {
 		running.Go(func() { do(ctx) })
 	}
-	if came, err := n.waitForLimits(ctx); !came {
+	if arrived, err := n.waitForLimits(ctx); !arrived {
 		return err
 	}
 	ready()
@@ -215,7 +215,7 @@ func (n *node) serveAndWork(ctx context.Context) error {
 	n.stopBy = time.Now().Add(n.config.Stop)
 	within, cancel := context.WithDeadline(context.Background(), n.stopBy)
 	defer cancel()
-	// Redis may hang. So its clients are closed when the time is over, and nothing waits longer for an answer.
+	// If Redis hangs, nothing waits for its answers after the timeout, because its clients are closed then.
 	if n.closeRedis != nil {
 		hung := time.AfterFunc(n.config.Stop, n.closeRedis)
 		n.atStop(func() { hung.Stop() })

@@ -66,7 +66,7 @@ func (n *node) listen(context.Context) error {
 		var err error
 		switch {
 		case t.local:
-			err = onlyHere(t.name, addr)
+			err = requireLoopback(t.name, addr)
 		case !t.public:
 			err = n.mayListen(t.name, addr)
 		}
@@ -77,7 +77,7 @@ func (n *node) listen(context.Context) error {
 		if err := n.bind(e); err != nil {
 			return err
 		}
-		if n.waits() {
+		if n.needsLimits() {
 			_ = e.listener.Close()
 		}
 		n.endpoints = append(n.endpoints, e)
@@ -109,7 +109,7 @@ func (n *node) mayListen(name, addr string) error {
 	if err != nil {
 		return settings.Wrong(name, addr, err.Error()+"; expected HOST:PORT such as 127.0.0.1:8080")
 	}
-	if n.guarded() || at.IP.IsLoopback() { // an empty host means all addresses
+	if n.needsAuthentication() || at.IP.IsLoopback() { // an empty host means all addresses
 		return nil
 	}
 	if !n.config.Access.Open {

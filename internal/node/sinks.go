@@ -36,7 +36,7 @@ func (n *node) openSinks(context.Context) error {
 	if err != nil {
 		return settings.Blame("sinks", err)
 	}
-	n.fresh["sinks"] = file
+	n.reloaders["sinks"] = file
 	group, err := sinks.NewGroup(sinks.Config{NATS: n.nc, Prefix: n.config.Stream.Prefix, Name: n.name,
 		Replicas: n.config.NATS.Replicas, File: file, Metrics: sinks.NewMetrics(n.registry), Stop: n.config.Stop,
 		Log: n.log})

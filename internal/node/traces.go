@@ -46,8 +46,8 @@ func (n *node) openTraces(ctx context.Context) error {
 	return nil
 }
 
-// traceHTTP makes a span for each request to /v1/ and /json. route returns the path for the span's name: a path
-// without the keys in it, or nothing for a path that does not exist.
+// traceHTTP makes a span for each request to /v1/ and /json. route returns the path for the span's name, without a
+// key in it. It returns nothing for a path that does not exist.
 func (n *node) traceHTTP(handler http.Handler, route func(*http.Request) string) http.Handler {
 	if n.tracer == nil {
 		return handler

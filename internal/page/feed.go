@@ -27,7 +27,7 @@ const (
 	plotted    = 300 // samples that a page gets when it opens: five minutes
 	listedRows = 50  // of each list
 	topKeys    = 10
-	lookFor    = 5 * time.Second
+	readWithin = 5 * time.Second // bounds one reading of Redis
 )
 
 // Config of a Feed. Follow alone is optional.
@@ -47,7 +47,7 @@ type Config struct {
 // open, it reads what processes do once a minute, for the trend.
 type Feed struct {
 	config Config
-	wake   chan struct{} // a page opens
+	wake   chan struct{} // receives when a page opens
 	// Stop ends all streams, as the end of the server would; pages connect again.
 	Stop    func()
 	stopped chan struct{} // closed by Stop
@@ -97,7 +97,7 @@ func (f *Feed) Run(ctx context.Context) {
 func (f *Feed) look(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	var following sync.WaitGroup
-	defer f.forget() // a page that is opened later gets nothing of before
+	defer f.forget() // a page that is opened later gets no old data
 	defer following.Wait()
 	defer cancel()
 	if f.config.Follow != nil {
@@ -126,7 +126,7 @@ func (f *Feed) forget() {
 
 // measure makes the next sample, and reports whether a page is open.
 func (f *Feed) measure(ctx context.Context) bool {
-	within, cancel := context.WithTimeout(ctx, lookFor)
+	within, cancel := context.WithTimeout(ctx, readWithin)
 	defer cancel()
 	s := f.sampler.next(within, time.Now(), f.config)
 	f.mu.Lock()

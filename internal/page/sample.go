@@ -122,16 +122,16 @@ type sampler struct {
 	meter meter
 	// The overview reads all records, so it is read again only after ten times as long as it took.
 	overviewAt, partitionsAt time.Time
-	failed                   [len(looks)]bool // the last time
+	failed                   [len(parts)]bool // the last time
 	latencies                [2]check.Latencies
 	latenciesAt              time.Time // of latencies[1]
 }
 
-// looks are the parts that a sample is made of.
-var looks = [...]string{"what processes do", "who is throttled", "partitions"}
+// parts are what a sample is made of.
+var parts = [...]string{"what processes do", "who is throttled", "partitions"}
 
-// longAgo is the age from which on a report of a process says nothing about now.
-const longAgo = 5 * time.Second
+// maxReportAge is the age above which a report of a process says nothing about the present rates.
+const maxReportAge = 5 * time.Second
 
 func (s *sampler) next(ctx context.Context, now time.Time, c Config) *sample {
 	out := s.last
@@ -140,7 +140,7 @@ func (s *sampler) next(ctx context.Context, now time.Time, c Config) *sample {
 	out.Health.Latency = s.latency(now, c)
 	all, err := c.Activity(ctx)
 	if s.failed[0] = err != nil; err == nil {
-		out.Processes, out.Rates = []process{}, s.meter.rates(all, longAgo)
+		out.Processes, out.Rates = []process{}, s.meter.rates(all, maxReportAge)
 		for _, p := range all.Processes {
 			out.Processes = append(out.Processes, process{p.Name, p.Command})
 		}
@@ -159,13 +159,13 @@ func (s *sampler) next(ctx context.Context, now time.Time, c Config) *sample {
 		s.overviewAt = now.Add(max(sampleEvery/2, 10*time.Since(began)))
 	}
 	if now.After(s.partitionsAt) {
-		parts, err := c.Partitions(ctx)
+		partitions, err := c.Partitions(ctx)
 		if s.failed[2] = err != nil; err == nil {
-			out.Partitions = parts
+			out.Partitions = partitions
 		}
 		s.partitionsAt = now.Add(2 * sampleEvery)
 	}
-	for i, what := range looks {
+	for i, what := range parts {
 		if s.failed[i] {
 			out.Failed = append(out.Failed, what)
 		}

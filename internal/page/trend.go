@@ -37,7 +37,7 @@ type tally struct {
 // keepTrend adds a point a minute until ctx ends.
 func (f *Feed) keepTrend(ctx context.Context) {
 	for more := true; more; more = pause.For(ctx, trendEvery) {
-		within, cancel := context.WithTimeout(ctx, lookFor)
+		within, cancel := context.WithTimeout(ctx, readWithin)
 		all, err := f.config.Activity(within)
 		cancel()
 		if err == nil {
@@ -53,7 +53,7 @@ func (f *Feed) keepTrend(ctx context.Context) {
 func (t *trend) add(now time.Time, all activity.Activity, shadows map[string]bool) {
 	first := t.meter.before == nil
 	before := t.meter.before
-	rates := t.meter.rates(all, 2*trendEvery+longAgo)
+	rates := t.meter.rates(all, 2*trendEvery+maxReportAge)
 	if first {
 		return
 	}

@@ -73,7 +73,7 @@ func address(scheme, rest string, mayHaveUser bool) (shown string, ok bool) {
 	switch {
 	case user != "" && !mayHaveUser, user != "" && host == "" && scheme != "unix":
 		return "", false
-	case strings.HasPrefix(host, ":"): // it can be a password without its host
+	case strings.HasPrefix(host, ":"): // it may be the password of a URL without a host
 		return "", false
 	}
 	if named := userForm.FindStringSubmatch(user); named != nil {
@@ -81,7 +81,7 @@ func address(scheme, rest string, mayHaveUser bool) (shown string, ok bool) {
 	} else if user != "" {
 		shown = masked + "@"
 	}
-	// The path of Redis and NATS is a number or nothing, so another one got there by mistake.
+	// The path of a URL of Redis or NATS is a number or empty. Another path may be a part of a password.
 	known := pathForm
 	if slices.Contains([]string{"redis", "rediss", "nats", "tls"}, scheme) {
 		known = database

@@ -23,11 +23,11 @@ type Files[T any] struct {
 	value[T]
 	list  func() ([]string, error) // returns the paths of the files
 	parse func([]File) (T, error)  // nil: fixed
-	seen  look                     // the files at the last attempt, good or bad; under mu
+	seen  reading                  // the files at the last attempt, good or bad; under mu
 }
 
-// look is the result of reading the files once.
-type look struct {
+// reading is the result of reading the files once.
+type reading struct {
 	files []File
 	err   error
 }
@@ -47,7 +47,7 @@ func OpenList[T any](name string, log *slog.Logger, parse func([]File) (T, error
 		return nil, err
 	}
 	if slices.ContainsFunc(f.seen.files, isPipe) {
-		f.parse = nil // a pipe says nothing more, so the value is fixed
+		f.parse = nil // a pipe can be read only once, so the value is fixed
 	}
 	return f, nil
 }
@@ -82,7 +82,7 @@ func (f *Files[T]) Run(ctx context.Context) {
 	}
 	ticker := time.NewTicker(Every)
 	defer ticker.Stop()
-	var before look
+	var before reading
 	for {
 		select {
 		case <-ticker.C:
@@ -96,7 +96,7 @@ func (f *Files[T]) Run(ctx context.Context) {
 // follow reads the files once. It reloads them if two conditions hold. They differ from those of the last attempt, so
 // a bad file is reported once. And they are the same as in the reading before: otherwise, somebody may still be
 // writing them.
-func (f *Files[T]) follow(before look) look {
+func (f *Files[T]) follow(before reading) reading {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.read()
@@ -106,25 +106,25 @@ func (f *Files[T]) follow(before look) look {
 	return now
 }
 
-func (f *Files[T]) read() look {
+func (f *Files[T]) read() reading {
 	paths, err := f.list()
 	if err != nil {
-		return look{err: fmt.Errorf("load %s: %w", f.name, err)}
+		return reading{err: fmt.Errorf("load %s: %w", f.name, err)}
 	}
-	first := f.present.Load() == nil // it may be a pipe then
+	first := f.present.Load() == nil // at the first time, a file may be a pipe
 	files, err := readAll(f.name, first, paths)
-	return look{files, err}
+	return reading{files, err}
 }
 
 // attempt tries the files that were read, logs the outcome and calls the hooks. The caller holds mu.
-func (f *Files[T]) attempt(now look) error {
+func (f *Files[T]) attempt(now reading) error {
 	err := f.load(now)
-	f.tell(err, "files", len(now.files))
+	f.report(err, "files", len(now.files))
 	return err
 }
 
 // load makes the present value from the files that were read, if they are good.
-func (f *Files[T]) load(now look) error {
+func (f *Files[T]) load(now reading) error {
 	f.seen = now
 	if now.err != nil {
 		return now.err
@@ -137,7 +137,7 @@ func (f *Files[T]) load(now look) error {
 	return nil
 }
 
-func (l look) same(other look) bool {
+func (l reading) same(other reading) bool {
 	return fmt.Sprint(l.err) == fmt.Sprint(other.err) && slices.EqualFunc(l.files, other.files, func(a, b File) bool {
 		return a.Path == b.Path && bytes.Equal(a.Data, b.Data)
 	})

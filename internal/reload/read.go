@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// Bounds of what is read, in bytes. A wrong path (a device is endless) can then not use up the memory of a process.
+// Bounds of what is read, in bytes. With them, a wrong path, such as an endless device, cannot use up the memory.
 const (
 	MaxBytes = 1 << 20  // of one file
 	MaxTotal = 16 << 20 // of all files
@@ -34,7 +34,7 @@ func Beside(file, path string) string {
 // file: a pipe could block the reader for ever.
 func Read(name string, paths ...string) ([]File, error) { return readAll(name, false, paths) }
 
-// ReadGiven is Read for what somebody gives to be read once: it may also be a pipe, as in rules check <(generate).
+// ReadGiven is Read for files that a user gives to be read once: they may also be pipes, as in rules check <(generate).
 func ReadGiven(name string, paths ...string) ([]File, error) { return readAll(name, true, paths) }
 
 func readAll(name string, pipes bool, paths []string) ([]File, error) {
@@ -56,7 +56,7 @@ func readAll(name string, pipes bool, paths []string) ([]File, error) {
 func readBounded(path string, pipes bool) ([]byte, error) {
 	mode := os.O_RDONLY
 	if !pipes {
-		mode |= syscall.O_NONBLOCK // to open a pipe does not wait for its writer
+		mode |= syscall.O_NONBLOCK // opening a pipe does not wait for its writer then
 	}
 	file, err := os.OpenFile(path, mode, 0)
 	if err != nil {
@@ -66,7 +66,7 @@ func readBounded(path string, pipes bool) ([]byte, error) {
 	info, err := file.Stat()
 	switch {
 	case err != nil:
-	case !pipes && !info.Mode().IsRegular() && !info.IsDir(): // reading a directory says what it is
+	case !pipes && !info.Mode().IsRegular() && !info.IsDir(): // the error of reading a directory names it
 		err = &fs.PathError{Op: "read", Path: path, Err: errors.New("it is not a regular file")}
 	default:
 		data, err = io.ReadAll(io.LimitReader(file, MaxBytes+1))

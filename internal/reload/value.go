@@ -44,8 +44,8 @@ func (v *value[T]) OnReload(hook func(error)) {
 	v.hooks = append(v.hooks, hook)
 }
 
-// tell logs an attempt and calls the hooks. The caller holds mu.
-func (v *value[T]) tell(err error, fields ...any) {
+// report logs an attempt and calls the hooks. The caller holds mu.
+func (v *value[T]) report(err error, fields ...any) {
 	v.refused.Store(&err)
 	if err != nil {
 		v.log.Error(v.name+" not reloaded, keeping the previous ones", "error", err)
@@ -76,6 +76,6 @@ func (p *Pushed[T]) Take(parse func() (T, error), fields ...any) error {
 	if err == nil {
 		p.present.Store(&v)
 	}
-	p.tell(err, fields...)
+	p.report(err, fields...)
 	return err
 }

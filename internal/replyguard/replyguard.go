@@ -45,7 +45,7 @@ func New(c net.Conn) net.Conn {
 	return guarded
 }
 
-// rawConn allows a pool to see whether the other end has closed the connection, as it can without the guard.
+// rawConn gives access to the socket, with which a pool finds out whether the other end has closed the connection.
 type rawConn struct {
 	*Conn
 	raw syscall.Conn
@@ -53,7 +53,7 @@ type rawConn struct {
 
 func (c rawConn) SyscallConn() (syscall.RawConn, error) { return c.raw.SyscallConn() }
 
-// Read returns no byte of a piece that is refused, nor any byte after it.
+// Read returns no byte of a piece that is refused, and an error from then on.
 func (c *Conn) Read(p []byte) (int, error) {
 	if c.failed != nil {
 		return 0, c.failed

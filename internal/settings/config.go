@@ -190,7 +190,7 @@ func (c *Config) table() []group {
 			set(&c.Rules.File, "rules", "", "rules file (YAML)"),
 			set(&c.Rules.Limits, "rls-config", "",
 				"limits of Envoy's rate limit service: a YAML file of envoyproxy/ratelimit, or a directory of them; "+
-					"serve and work need the same, and the same --rls-tag to --rls-quota"),
+					"give serve and work the same files, and the same --rls-tag to --rls-quota"),
 			set(&c.Rules.Tag, "rls-tag", "", "key of the descriptor entry whose value chooses the partition: "+
 				"descriptors that share it are decided in one step"),
 			set(&c.Rules.Algorithm, "rls-algorithm", "sliding-log", "algorithm of all limits of --rls-config"),

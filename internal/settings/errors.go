@@ -30,7 +30,7 @@ func Wrong(name string, value any, why string) error {
 	return UsageErrorf("--%s (%s) is %q: %s", name, EnvName(name), fmt.Sprint(value), why)
 }
 
-// Blame adds to err that it came from the setting name; nil stays nil.
+// Blame adds the name of the setting that caused err. It returns nil if err is nil.
 func Blame(name string, err error) error {
 	if err == nil {
 		return nil
@@ -86,7 +86,7 @@ func FlagError(err error, fs *pflag.FlagSet) error {
 func AsSet(text string, fs *pflag.FlagSet) string {
 	fs.VisitAll(func(f *pflag.Flag) {
 		name := "--" + f.Name
-		if variable := f.Annotations[foreignAnnotation]; variable != nil {
+		if variable := f.Annotations[ratelimitAnnotation]; variable != nil {
 			name = variable[0]
 		} else if f.Annotations[envAnnotation] != nil {
 			return

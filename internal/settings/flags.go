@@ -54,8 +54,8 @@ func EnvName(flag string) string {
 // envAnnotation marks a flag that has an environment variable.
 const envAnnotation = "env"
 
-// foreignAnnotation names the variable of envoyproxy/ratelimit that has set a flag.
-const foreignAnnotation = "foreign"
+// ratelimitAnnotation names the variable of envoyproxy/ratelimit that has set a flag.
+const ratelimitAnnotation = "ratelimit"
 
 // addTo makes the setting a flag. The environment can set it too, unless flagOnly is true. The present value of its
 // field is the default.
@@ -199,8 +199,8 @@ func (c *Config) load(fs *pflag.FlagSet, lookUp func(string) (string, bool)) err
 	return c.validate()
 }
 
-// ignore warns about a variable that another command would use. A command for trials must not join the deployment for
-// which a shell happens to be set up.
+// ignore warns about a variable that another command would use. A command for trials must not use the servers of a
+// deployment only because the environment of the shell names them.
 func (c *Config) ignore(s setting, lookUp func(string) (string, bool)) {
 	for _, name := range []string{EnvName(s.name), EnvName(s.name) + "_FILE"} {
 		if value, _ := lookUp(name); value != "" {

@@ -59,21 +59,21 @@ func (x XDSTLS) Open(log *slog.Logger) (*reload.Files[*tls.Config], error) {
 	}, paths...)
 }
 
-// foreign reads the variables of envoyproxy/ratelimit. An empty variable counts as not set.
-type foreign struct {
+// ratelimitEnv reads the variables of envoyproxy/ratelimit. An empty variable counts as not set.
+type ratelimitEnv struct {
 	look     func(string) (string, bool)
 	errs     []error
 	warnings []string
 	xdsTLS   *XDSTLS // nil: plain text
 }
 
-func (e *foreign) text(name, def string) string {
+func (e *ratelimitEnv) text(name, def string) string {
 	v, _ := e.look(name)
 	return cmp.Or(v, def)
 }
 
 // parsed returns a value that must have a form, or def if the variable is not set.
-func parsed[T any](e *foreign, name string, def T, form string, parse func(string) (T, error)) T {
+func parsed[T any](e *ratelimitEnv, name string, def T, form string, parse func(string) (T, error)) T {
 	text := e.text(name, "")
 	if text == "" {
 		return def
@@ -97,11 +97,11 @@ func withoutSecret(name, text string) string {
 	return redact.Login(text)
 }
 
-func (e *foreign) truth(name string) bool {
+func (e *ratelimitEnv) truth(name string) bool {
 	return parsed(e, name, false, "true or false", strconv.ParseBool)
 }
 
-func (e *foreign) duration(name string) time.Duration {
+func (e *ratelimitEnv) duration(name string) time.Duration {
 	return parsed(e, name, 0, "a duration such as 10s", func(s string) (time.Duration, error) {
 		d, err := time.ParseDuration(s)
 		if err == nil && d < 0 {
@@ -111,7 +111,7 @@ func (e *foreign) duration(name string) time.Duration {
 	})
 }
 
-func (e *foreign) pairs(name, between string) map[string]string {
+func (e *ratelimitEnv) pairs(name, between string) map[string]string {
 	return parsed(e, name, nil, "NAME"+between+"VALUE,NAME"+between+"VALUE", func(s string) (map[string]string, error) {
 		out := map[string]string{}
 		for _, one := range strings.Split(s, ",") {
@@ -125,7 +125,7 @@ func (e *foreign) pairs(name, between string) map[string]string {
 	})
 }
 
-func (e *foreign) addr(host, port, def string) string {
+func (e *ratelimitEnv) addr(host, port, def string) string {
 	number := parsed(e, port, atoi(def), "a port", func(s string) (int, error) {
 		v, err := strconv.ParseUint(s, 10, 16)
 		return int(v), err
@@ -135,8 +135,8 @@ func (e *foreign) addr(host, port, def string) string {
 
 func atoi(s string) int { n, _ := strconv.Atoi(s); return n }
 
-// same are variables with the same meaning as a flag of ours: name → flag.
-var same = [][2]string{
+// sameAsFlag are variables with the same meaning as a flag of ours: name → flag.
+var sameAsFlag = [][2]string{
 	{"GRPC_MAX_CONNECTION_AGE", "grpc-max-age"}, {"SHADOW_MODE", "rls-shadow"}, {"QUOTA_MODE", "rls-quota"},
 	{"MERGE_DOMAIN_CONFIG", "rls-merge-domains"}, {"RESPONSE_DYNAMIC_METADATA", "rls-metadata"},
 	{"CACHE_KEY_PREFIX", "prefix"}, {"REDIS_TLS_CACERT", "redis-ca"}, {"REDIS_TLS_CLIENT_CERT", "redis-cert"},
@@ -160,8 +160,8 @@ var unsupported = [][2]string{
 	{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "what is denied counts as --rls-on-deny says"},
 }
 
-// withTLS variables are read only if another variable is true: variable → that other one.
-var withTLS = [][2]string{
+// tlsVariables are read only if another variable is true: variable → that other one.
+var tlsVariables = [][2]string{
 	{"GRPC_SERVER_TLS_CERT", "GRPC_SERVER_USE_TLS"}, {"GRPC_CLIENT_TLS_CACERT", "GRPC_SERVER_USE_TLS"},
 	{"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "CONFIG_GRPC_XDS_SERVER_USE_TLS"},
 	{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_SERVER_USE_TLS"},
@@ -188,8 +188,8 @@ func (c *Config) ReadRateLimit(cmd *cobra.Command) {
 // fromRatelimit reads the variables of envoyproxy/ratelimit. It ignores those for the tuning of a connection pool,
 // for statsd, and for the watching of files, because they change nothing here.
 func (c *Config) fromRatelimit(fs *pflag.FlagSet, look func(string) (string, bool)) ([]string, error) {
-	e := &foreign{look: look}
-	for _, v := range same {
+	e := &ratelimitEnv{look: look}
+	for _, v := range sameAsFlag {
 		e.flag(fs, v[0], v[1], e.text(v[0], ""))
 	}
 	level := strings.ToLower(e.text("LOG_LEVEL", ""))
@@ -233,19 +233,19 @@ func (c *Config) fromRatelimit(fs *pflag.FlagSet, look func(string) (string, boo
 }
 
 // flag sets a flag, unless the flag, or its own variable, is already set. Errors then name the variable.
-func (e *foreign) flag(fs *pflag.FlagSet, variable, name, value string) {
+func (e *ratelimitEnv) flag(fs *pflag.FlagSet, variable, name, value string) {
 	own, _ := e.look(EnvName(name))
 	if value == "" || own != "" || fs.Changed(name) {
 		return
 	}
-	fs.Lookup(name).Annotations[foreignAnnotation] = []string{variable} // AsSet names it
+	fs.Lookup(name).Annotations[ratelimitAnnotation] = []string{variable} // AsSet names it
 	if err := fs.Set(name, value); err != nil {
 		e.errs = append(e.errs, FlagError(err, nil))
 	}
 }
 
 // headers sets the names of the three headers, which can be chosen.
-func (e *foreign) headers(fs *pflag.FlagSet) {
+func (e *ratelimitEnv) headers(fs *pflag.FlagSet) {
 	if !e.truth("LIMIT_RESPONSE_HEADERS_ENABLED") {
 		return
 	}
@@ -256,7 +256,7 @@ func (e *foreign) headers(fs *pflag.FlagSet) {
 	}
 }
 
-func (e *foreign) limits(c *Config, fs *pflag.FlagSet) {
+func (e *ratelimitEnv) limits(c *Config, fs *pflag.FlagSet) {
 	switch kind := e.text("CONFIG_TYPE", "FILE"); kind {
 	case "FILE":
 		e.flag(fs, "RUNTIME_ROOT", "rls-config", filepath.Join(e.text("RUNTIME_ROOT", "/srv/runtime_data/current"),
@@ -269,7 +269,7 @@ func (e *foreign) limits(c *Config, fs *pflag.FlagSet) {
 	}
 }
 
-func (e *foreign) xds() *xds.Config {
+func (e *ratelimitEnv) xds() *xds.Config {
 	x := &xds.Config{Server: e.text("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000"),
 		Node:        e.text("CONFIG_GRPC_XDS_NODE_ID", "default"),
 		Metadata:    e.pairs("CONFIG_GRPC_XDS_NODE_METADATA", "="),
@@ -289,7 +289,7 @@ func (e *foreign) xds() *xds.Config {
 }
 
 // redis returns the URL for --redis; empty if no variable sets it.
-func (e *foreign) redis() string {
+func (e *ratelimitEnv) redis() string {
 	target := e.text("REDIS_URL", "")
 	if target == "" || strings.Contains(target, "://") {
 		return target
@@ -337,7 +337,7 @@ func userinfo(kind, user, password string) string {
 }
 
 // refuse adds an error for a variable whose effect is missing here and essential, and a warning for the others.
-func (e *foreign) refuse() {
+func (e *ratelimitEnv) refuse() {
 	if backend := e.text("BACKEND_TYPE", "redis"); backend != "redis" {
 		e.errs = append(e.errs, fmt.Errorf("BACKEND_TYPE is %q: limits are counted in Redis alone", backend))
 	}
@@ -355,7 +355,7 @@ func (e *foreign) refuse() {
 			e.warnings = append(e.warnings, v[0]+" is not supported: "+v[1])
 		}
 	}
-	for _, v := range withTLS {
+	for _, v := range tlsVariables {
 		if e.text(v[0], "") != "" && !e.truth(v[1]) {
 			e.warnings = append(e.warnings, v[0]+" is ignored without "+v[1]+"=true")
 		}

@@ -22,7 +22,7 @@ func (c Access) ServerTLS(log *slog.Logger) (*tls.Config, *reload.Files[*tls.Con
 		return nil, nil, nil
 	case cert == "" || key == "":
 		return nil, nil, Blame("tls-cert", errors.New(
-			"--tls-cert and --tls-key are needed together, and for --tls-client-ca"))
+			"give --tls-cert and --tls-key together; --tls-client-ca needs both"))
 	}
 	paths := []string{cert, key}
 	if ca != "" {

@@ -54,7 +54,7 @@ func validateKey(ctx context.Context) error {
 	return api.IdempotencyKey(ctx).Validate()
 }
 
-// Decided returns an answer, or none beside an error.
+// Decided returns the answer, or the zero value if there is an error.
 func Decided[T any](answer T, err error) (T, error) {
 	if err != nil {
 		var none T
@@ -63,7 +63,7 @@ func Decided[T any](answer T, err error) (T, error) {
 	return answer, nil
 }
 
-// Validate returns the request with its cost filled in, and refuses what no server accepts, also the key of ctx.
+// Validate returns the request with its cost filled in. It refuses what no server accepts, such as a bad key in ctx.
 func Validate(ctx context.Context, req api.CheckRequest) (api.CheckRequest, error) {
 	if err := validateKey(ctx); err != nil {
 		return req, err
@@ -90,7 +90,7 @@ func validate(req api.CheckRequest) (api.CheckRequest, error) {
 
 var errNoKeys = fmt.Errorf("%w: no key is asked for", api.ErrBadRequest)
 
-// ValidateAll validates each request, their modes together, and the key of ctx.
+// ValidateAll validates each request, their modes together, and the idempotency key of ctx.
 func ValidateAll(ctx context.Context, reqs []api.CheckRequest) ([]api.CheckRequest, error) {
 	if len(reqs) == 0 {
 		return nil, errNoKeys
@@ -111,7 +111,7 @@ func ValidateAll(ctx context.Context, reqs []api.CheckRequest) ([]api.CheckReque
 // LongestMs is the longest time.Duration, in ms.
 const LongestMs = math.MaxInt64 / int64(time.Millisecond)
 
-// ValidateAnswer refuses what is no answer to a check of the key: then nobody decided.
+// ValidateAnswer refuses an answer that cannot be that to a check of the key: then nobody decided.
 func ValidateAnswer(a api.CheckAnswer, key string) error {
 	if a.Key != key || a.Source == "" || a.RetryAfterMs < -1 || a.RetryAfterMs > LongestMs {
 		return Lost(fmt.Errorf("an answer about the key %s, with source: %q and retry_after_ms: %d",
@@ -156,8 +156,8 @@ func EachValid(ctx context.Context, reqs []api.CheckRequest,
 	}, check)
 }
 
-// EachUnknown is CheckEach for the requests whose results are not known. known returns the result of a request that
-// needs no call, or may complete the request.
+// EachUnknown is CheckEach that calls check only for the requests whose results known does not return. known may change
+// a request before it is sent.
 func EachUnknown(reqs []api.CheckRequest, known func(i int, r *api.CheckRequest) (api.Each, bool),
 	check func(unknown []api.CheckRequest) ([]api.Each, error)) ([]api.Each, error) {
 	if len(reqs) == 0 {
@@ -165,7 +165,7 @@ func EachUnknown(reqs []api.CheckRequest, known func(i int, r *api.CheckRequest)
 	}
 	out := make([]api.Each, len(reqs))
 	unknown := make([]api.CheckRequest, 0, len(reqs))
-	var at []int // in unknown → in reqs
+	var index []int // in unknown → in reqs
 	for i, r := range reqs {
 		n := len(unknown)
 		unknown = append(unknown, r)
@@ -174,18 +174,18 @@ func EachUnknown(reqs []api.CheckRequest, known func(i int, r *api.CheckRequest)
 			unknown = unknown[:n]
 			continue
 		}
-		at = append(at, i)
+		index = append(index, i)
 	}
 	if len(unknown) == 0 {
 		return out, nil
 	}
-	some, err := check(unknown)
+	results, err := check(unknown)
 	if err != nil {
 		return nil, ErrorOf(err, unknown...)
 	}
-	for j, i := range at {
-		out[i] = some[j]
-		out[i].Err = ErrorOf(some[j].Err, unknown[j])
+	for j, i := range index {
+		out[i] = results[j]
+		out[i].Err = ErrorOf(results[j].Err, unknown[j])
 	}
 	return out, nil
 }

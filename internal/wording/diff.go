@@ -200,5 +200,5 @@ func some(names []string, last string) string {
 	return english.List(names, last)
 }
 
-// takesKeys reports whether the rule takes its keys from the rules below it, so that its place matters.
+// takesKeys reports whether the rules below this rule do not get its keys, so that its place matters.
 func takesKeys(r *windows.Rule) bool { return r.Match != "" && (!r.Shadow || r.Exclusive) }

@@ -9,7 +9,7 @@ import (
 	"github.com/streamcounter/streamcounter/windows"
 )
 
-const settled = "decisions that no longer hold are released, and keys that are above are throttled, at once"
+const effect = "decisions that no longer hold are released, and keys that are above are throttled, at once"
 
 // fields returns which fields of a rule differ, except its name.
 func fields(a, b *windows.Rule) []Change {
@@ -60,7 +60,7 @@ func recounted(a, b *windows.Rule, anew []windows.Window) string {
 	return strings.Join(follows, "; ")
 }
 
-// rematched returns what follows if a rule matches other keys.
+// rematched returns what follows if the match of a rule changes.
 func rematched(a, b *windows.Rule) string {
 	switch {
 	case b.Match == "":
@@ -103,7 +103,7 @@ func spans(a, b *windows.Rule) []Change {
 		common[1] = append(common[1], w)
 		was := a.Windows[i]
 		if was.Limit != w.Limit {
-			add(fmt.Sprintf("%s %s, was %s", english.Number(w.Limit), within(b, w), english.Number(was.Limit)), settled)
+			add(fmt.Sprintf("%s %s, was %s", english.Number(w.Limit), within(b, w), english.Number(was.Limit)), effect)
 		}
 		if is, before := values(w), values(was); is != before {
 			follows := ""
@@ -122,7 +122,7 @@ func spans(a, b *windows.Rule) []Change {
 	return out
 }
 
-// begins returns what a new window counts at first: the units that the log of its algorithm has kept.
+// begins returns what follows for a new window: it counts at first the units that the log of its algorithm has kept.
 func begins(a, b *windows.Rule, w windows.Window) string {
 	switch {
 	case w.InFlight && a.InFlight() > 0:

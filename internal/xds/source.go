@@ -62,7 +62,7 @@ type Source struct {
 
 	// Only Run uses these:
 	last handled         // the last response
-	away map[string]bool // reasons why the server is away that were logged; empty: it answers
+	away map[string]bool // logged reasons why the server is away; empty: it answers
 }
 
 // handled is a response, by its contents. If it was refused, it has the reason, and how long to wait before it is
@@ -96,8 +96,8 @@ func New(c Config) (*Source, error) {
 	return s, conn.Close()
 }
 
-// dial returns a connection for one stream. It uses the current certificates. A connection that lived on while the
-// server is away would try again by itself, beside Run.
+// dial returns a connection for one stream. It uses the current certificates. A connection that was kept while the
+// server is away would retry by itself, in addition to Run.
 func (s *Source) dial() (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if s.config.TLS != nil {
@@ -105,7 +105,7 @@ func (s *Source) dial() (*grpc.ClientConn, error) {
 	}
 	return grpc.NewClient(s.config.Server, grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(s.config.MaxBytes)),
-		// So a server that disappears silently is noticed. grpc-go's servers refuse more frequent pings.
+		// Pings detect a server that disappears silently. grpc-go's servers refuse more frequent pings.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 6 * time.Minute, Timeout: 20 * time.Second}),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 5 * time.Second}))
 }
@@ -127,7 +127,7 @@ func (s *Source) Refused() error {
 // Arrived is closed when limits have been taken for the first time.
 func (s *Source) Arrived() <-chan struct{} { return s.arrived }
 
-// Ready returns an error as long as no limits have come, because it is not known then what is limited.
+// Ready returns an error until the first limits have been taken, because it is not known before what is limited.
 func (s *Source) Ready() error {
 	select {
 	case <-s.arrived:
@@ -182,8 +182,8 @@ func (s *Source) logAway(err error) {
 	s.config.Log.Warn("the xDS server is away, the limits stay as they are", "server", s.config.Server, "error", text)
 }
 
-// follow opens a stream and takes what comes until it ends. Each stream has a client of its own, because versions and
-// nonces of one stream mean nothing in the next: the server sends all again.
+// follow opens a stream and takes its responses until it ends. Each stream has a client of its own, because versions
+// and nonces of one stream mean nothing in the next: the server sends all resources again.
 func (s *Source) follow(ctx context.Context) (answered bool, err error) {
 	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(ctx, metadata.New(s.config.Headers)))
 	defer cancel()

@@ -34,14 +34,14 @@ type figures struct {
 }
 
 const (
-	yardstick = "GCRA"
+	reference = "GCRA" // other builds of Redis are compared by the ratio to it
 	tolerance = 1.1
 	path      = "instructions/figures.json"
 )
 
 func main() {
 	update := flag.Bool("update", false, "write the counts to "+path+" in place of comparing them")
-	only := flag.String("only", "", "count only these benchmarks, separated by commas, and "+yardstick)
+	only := flag.String("only", "", "count only these benchmarks, separated by commas, and "+reference)
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -84,7 +84,7 @@ var result = regexp.MustCompile(`(?m)^BenchmarkOperations/(\S+?)(?:-\d+)?\s.*?([
 // benchmark returns name → instructions of one operation.
 func benchmark(ctx context.Context, s *server, only string) (map[string]float64, error) {
 	var patterns []string
-	for _, name := range strings.Split(yardstick+","+only, ",") {
+	for _, name := range strings.Split(reference+","+only, ",") {
 		patterns = append(patterns, "^BenchmarkOperations$/^"+strings.ReplaceAll(name, "/", "$/^"))
 	}
 	if only == "" {
@@ -106,14 +106,14 @@ func benchmark(ctx context.Context, s *server, only string) (map[string]float64,
 		}
 		fmt.Printf("%-45s %9.0f instructions\n", m[1], each[m[1]])
 	}
-	if each[yardstick] == 0 {
-		return nil, fmt.Errorf("no figure of %s in\n%s", yardstick, text)
+	if each[reference] == 0 {
+		return nil, fmt.Errorf("no figure of %s in\n%s", reference, text)
 	}
 	return each, nil
 }
 
 // compare returns an error that names the counts that grew. It scales the figures of another build of Redis by the
-// yardstick.
+// reference.
 func compare(path string, now figures) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -124,9 +124,9 @@ func compare(path string, now figures) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	scale := 1.0
-	if old.Redis != now.Redis && old.Each[yardstick] > 0 {
-		scale = now.Each[yardstick] / old.Each[yardstick]
-		fmt.Printf("the figures are of %q, this is %q: compared by the ratio to %s\n", old.Redis, now.Redis, yardstick)
+	if old.Redis != now.Redis && old.Each[reference] > 0 {
+		scale = now.Each[reference] / old.Each[reference]
+		fmt.Printf("the figures are of %q, this is %q: compared by the ratio to %s\n", old.Redis, now.Redis, reference)
 	}
 	var grown []error
 	for name, n := range now.Each {

@@ -8,7 +8,7 @@ import (
 )
 
 // A count that grew by over a tenth is an error that names it. With another build of Redis, the figures are scaled by
-// the yardstick.
+// the reference.
 func TestCompare(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "figures.json")
 	if err := os.WriteFile(path, []byte(`{"redis":"a","instructions":{"GCRA":100,"check":1000}}`), 0o600); err != nil {
@@ -26,7 +26,7 @@ func TestCompare(t *testing.T) {
 		{"b", 200, 2201, "check: 2201 instructions, 2000 in"},
 		{"b", 50, 600, "check: 600 instructions, 500 in"},
 	} {
-		err := compare(path, figures{Redis: x.redis, Each: map[string]float64{yardstick: x.gcra, "check": x.check}})
+		err := compare(path, figures{Redis: x.redis, Each: map[string]float64{reference: x.gcra, "check": x.check}})
 		if x.want == "" && err != nil || x.want != "" && (err == nil || !strings.Contains(err.Error(), x.want)) {
 			t.Errorf("%+v: %v", x, err)
 		}

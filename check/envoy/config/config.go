@@ -38,11 +38,11 @@ type descriptor struct {
 	key, value           string
 	limit                *rateLimit
 	shadow, quota, share bool
-	// detailed and live choose the labels of its metrics (detailed_metric, value_to_metric).
-	detailed, live bool
-	metadata       *structpb.Struct // for the answer's dynamic metadata; nil: none
-	onDeny         string           // empty: the domain's
-	nested         []*descriptor
+	// These choose the labels of its metrics (detailed_metric, value_to_metric).
+	detailed, valueInLabel bool
+	metadata               *structpb.Struct // for the answer's dynamic metadata; nil: none
+	onDeny                 string           // empty: the domain's
+	nested                 []*descriptor
 }
 
 type rateLimit struct {
@@ -119,7 +119,7 @@ func (f *file) descriptor(r *descriptor, depth int) document.Setter {
 		// Only streamcounter has on_deny: envoyproxy/ratelimit always charges what it denies.
 		field{Name: "on_deny", Set: document.Leaf(f.Document, &r.onDeny, onDeny)},
 		field{Name: "detailed_metric", Set: document.Leaf(f.Document, &r.detailed, truth)},
-		field{Name: "value_to_metric", Set: document.Leaf(f.Document, &r.live, truth)},
+		field{Name: "value_to_metric", Set: document.Leaf(f.Document, &r.valueInLabel, truth)},
 		field{Name: "metadata", Set: func(n *document.Node, at string) (err error) {
 			if !document.IsMapping(n) {
 				return f.Errorf(n, "metadata: want a mapping")
@@ -272,12 +272,12 @@ func (l *rateLimit) span() (time.Duration, rlsv3.RateLimitResponse_RateLimit_Uni
 	if spans[unit] == 0 {
 		return 0, 0, fmt.Errorf("%q: %w", l.unit, errUnit)
 	}
-	per, err := times(unit, l.multiplier)
+	per, err := spanOf(unit, l.multiplier)
 	return per, unit, err
 }
 
-// times returns that many units, if a window may be that long.
-func times(unit rlsv3.RateLimitResponse_RateLimit_Unit, multiplier int64) (time.Duration, error) {
+// spanOf returns how long that many units are, if a window may be that long.
+func spanOf(unit rlsv3.RateLimitResponse_RateLimit_Unit, multiplier int64) (time.Duration, error) {
 	one := spans[unit]
 	if most := int64(windows.MaxWindow / one); multiplier < 1 || multiplier > most {
 		return 0, fmt.Errorf("%d: want 1 to %d for the unit %s, as windows end at %d days",

@@ -17,7 +17,7 @@ func Find(l *Limits, rules *windows.Rules, domain string, d *commonv3.RateLimitD
 		return l.Find(domain, d)
 	}
 	if d.GetLimit() != nil && !own {
-		if limit, err := broughtLimit(domain, d, tag, bringing{onDeny: windows.OnDenySkip}); err == nil {
+		if limit, err := broughtLimit(domain, d, tag, broughtOptions{onDeny: windows.OnDenySkip}); err == nil {
 			return limit, true
 		}
 	}

@@ -24,7 +24,7 @@ const (
 )
 
 const (
-	// sumBytes is the length of the end of a key, or of a tag, that is cut: ~ and a SHA-256 in hex.
+	// sumBytes is the length of what ends a shortened key or tag: ~ and a SHA-256 in hex.
 	sumBytes = 1 + 2*sha256.Size
 	// maxPart is the longest domain, key or value of a configuration, and the longest value of a tag, that is in a
 	// key as it is. Longer ones are cut and end in a sum. A tag decides the partition, so its form depends on the
@@ -52,7 +52,7 @@ func keyOf(domain string, d *commonv3.RateLimitDescriptor, tag, suffix string) s
 	buf := appendText(room[:0], domain)
 	tagged := slices.IndexFunc(entries, func(e *entry) bool { return tag != "" && e.GetKey() == tag })
 	for i, e := range entries {
-		buf = asItIs.appendEntry(buf, e, i == tagged)
+		buf = unconfigured.appendEntry(buf, e, i == tagged)
 	}
 	if len(buf)+len(suffix) <= api.MaxKeyBytes {
 		return string(append(buf, suffix...))
@@ -65,8 +65,8 @@ func keyOf(domain string, d *commonv3.RateLimitDescriptor, tag, suffix string) s
 	return string(short) + sum(buf) + suffix
 }
 
-// asItIs is in place of the node of an entry that no configuration has.
-var asItIs node
+// unconfigured is the node of an entry that no configuration names.
+var unconfigured node
 
 // tagIn returns the part of a key in braces, with the slash before it. It returns an empty text if the key has no
 // braces.

@@ -29,8 +29,8 @@ type Limits struct {
 }
 
 type domain struct {
-	name, text string // text is its form in a key
-	brings     bringing
+	name, text string         // text is its form in a key
+	brought    broughtOptions // for the limits that descriptors bring
 	top        level
 }
 
@@ -44,19 +44,19 @@ type level struct {
 
 // node is one descriptor of the configuration.
 type node struct {
-	key, value pattern
-	limit      *Limit // its Key is set if it is the same for all; nil: no limit
-	compact    string // the beginning of the limit's keys if its own text is too long; empty: it is not
-	label      string // in metrics
-	live       bool   // the label is made of the value that was asked for
-	next       level
+	key, value   pattern
+	limit        *Limit // its Key is set if it is the same for all; nil: no limit
+	compact      string // the beginning of the limit's keys if their text would be too long; empty: it is not
+	label        string // in metrics
+	valueInLabel bool   // the label is made of the value that was asked for (value_to_metric)
+	next         level
 }
 
 // pattern is what a descriptor has as key or value.
 type pattern struct {
 	// pieces are the texts around the stars, in the form that keys have; nil if the pattern has no star.
 	pieces []string
-	// fixed patterns write text, whatever fits them. They are an exact text, or a value whose values share a count.
+	// fixed: all that fits the pattern has the same text in a key. It is an exact text, or values that share a count.
 	fixed bool
 	text  string
 }
@@ -114,7 +114,7 @@ func (l *Limits) Find(name string, d *commonv3.RateLimitDescriptor) (Limit, bool
 		return Limit{}, false
 	}
 	if d.GetLimit() != nil {
-		if limit, err := broughtLimit(name, d, l.tag, dom.brings); err == nil {
+		if limit, err := broughtLimit(name, d, l.tag, dom.brought); err == nil {
 			return limit, true
 		}
 	}
@@ -235,7 +235,7 @@ func (p *pattern) glob() string {
 	return strings.Join(globs, "*")
 }
 
-// shortest returns what a key has at least: a ~ for the text of each star.
+// shortest returns the shortest text that the pattern has in a key: with a ~ for the text of each star.
 func (p *pattern) shortest() string {
 	if p.fixed {
 		return p.text

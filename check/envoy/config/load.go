@@ -28,7 +28,7 @@ type Options struct {
 	Shadow bool
 	// Quota makes all limits quotas (quota_mode).
 	Quota bool
-	// Unlevelled limits publish nothing. It is for a process without workers, because nobody would end the levels.
+	// Unlevelled: the limits have no levels and publish nothing. For a process without workers, which would end levels.
 	Unlevelled bool
 	// Calendar counts one month and one year by the calendar in that time zone, from its first day; empty:
 	// they are 30 and 365 days.
@@ -97,7 +97,7 @@ func filesOf(path string) ([]string, error) {
 		if entry.IsDir() || strings.HasPrefix(entry.Name(), ".") || ext != ".yaml" && ext != ".yml" {
 			continue
 		}
-		if entry.Type()&(fs.ModeNamedPipe|fs.ModeSocket|fs.ModeDevice) != 0 { // nobody gave this one to be read
+		if entry.Type()&(fs.ModeNamedPipe|fs.ModeSocket|fs.ModeDevice) != 0 { // reading it could block
 			return nil, fmt.Errorf("%s: %s is not a regular file", path, entry.Name())
 		}
 		out = append(out, filepath.Join(path, entry.Name()))

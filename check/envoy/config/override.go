@@ -21,7 +21,7 @@ const overrideRule = "override"
 // window, `edge/path=a;per=60s`: requests that bring the same window share a count, whatever the number of requests
 // they allow. The rule has no levels: two requests for one key that bring different limits would end each other's
 // throttles. If the override is invalid, it returns an error.
-func broughtLimit(domain string, d *commonv3.RateLimitDescriptor, tag string, b bringing) (Limit, error) {
+func broughtLimit(domain string, d *commonv3.RateLimitDescriptor, tag string, b broughtOptions) (Limit, error) {
 	o := d.GetLimit()
 	unit, multiplier := rlsv3.RateLimitResponse_RateLimit_Unit(o.GetUnit()), int64(1)
 	if o.GetUnitMultiplier() != nil {
@@ -30,7 +30,7 @@ func broughtLimit(domain string, d *commonv3.RateLimitDescriptor, tag string, b 
 	if spans[unit] == 0 {
 		return Limit{}, fmt.Errorf("limit of a descriptor: unit %s: %w", o.GetUnit(), errUnit)
 	}
-	per, err := times(unit, multiplier)
+	per, err := spanOf(unit, multiplier)
 	if err != nil {
 		return Limit{}, fmt.Errorf("limit of a descriptor: unit_multiplier %w", err)
 	}
@@ -53,11 +53,11 @@ func broughtLimit(domain string, d *commonv3.RateLimitDescriptor, tag string, b 
 // brought is what a descriptor's own limit says.
 type brought struct {
 	windows.Window
-	bringing
+	broughtOptions
 }
 
-// bringing is what the configuration says about all limits that descriptors bring.
-type bringing struct {
+// broughtOptions is what the configuration says about all limits that descriptors bring.
+type broughtOptions struct {
 	onDeny        windows.OnDeny
 	shadow, quota bool
 }
@@ -91,6 +91,6 @@ func ValidateBrought(domain string, d *commonv3.RateLimitDescriptor) error {
 	if d.GetLimit() == nil {
 		return nil
 	}
-	_, err := broughtLimit(domain, d, "", bringing{})
+	_, err := broughtLimit(domain, d, "", broughtOptions{})
 	return err
 }

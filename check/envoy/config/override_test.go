@@ -60,7 +60,7 @@ func TestOverridesThatCannotBe(t *testing.T) {
 func TestOverrideRulesAreBounded(t *testing.T) {
 	for n := range uint32(2 * mostOverrideRules) {
 		_, err := broughtLimit("edge", overridden("client=a", n+1, typev3.RateLimitUnit_DAY), "",
-			bringing{onDeny: windows.OnDenySkip})
+			broughtOptions{onDeny: windows.OnDenySkip})
 		testkit.Must(t, err)
 	}
 	if n := overridePlans().Len(); n != mostOverrideRules {

@@ -30,8 +30,8 @@ func (p path) text(domain string, write func(one *pattern, i int) string) string
 	return domain
 }
 
-// shortest returns a text of as many bytes as a key has at least: with a ~ for the text of each star, and as many as
-// the value of the tag may have. Without a star it is the key.
+// shortest returns a text as long as the shortest key of the path: with a ~ for the text of each star, and with as many
+// as the value of the tag may be long. Without a star it is the key.
 func (p path) shortest() string {
 	return p.text(p.domain.text, func(one *pattern, i int) string {
 		if i == p.tagged && !one.fixed {
@@ -84,7 +84,7 @@ func (p path) labels(entries []*entry, detailed bool) []string {
 	out := append(make([]string, 0, len(p.nodes)+1), p.domain.name)
 	for i, n := range p.nodes {
 		shared := n.value.fixed && len(n.value.pieces) > 1
-		if entries == nil || shared || !detailed && !n.live {
+		if entries == nil || shared || !detailed && !n.valueInLabel {
 			out = append(out, n.label)
 		} else {
 			out = append(out, label(entries[i].GetKey(), entries[i].GetValue()))

@@ -12,8 +12,8 @@ import (
 )
 
 // FromResources makes limits of the resources of an xDS server, by the same steps as NewSource makes them of files.
-// Limits that cannot be counted are left out. Refused returns them, each with the resource's name and the field. So
-// one limit does not take all others out of force.
+// Limits that cannot be counted are left out, and the others stay in effect. Refused returns an error that names the
+// resource and the field of each.
 func FromResources(resources []*rlsconf.RateLimitConfig, o Options) (*Limits, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func FromResources(resources []*rlsconf.RateLimitConfig, o Options) (*Limits, er
 
 func readResource(r *rlsconf.RateLimitConfig) *file {
 	f := &file{name: r.GetName(), domain: r.GetDomain()}
-	f.note("", r.ProtoReflect().GetUnknown())
+	f.readUnknown("", r.ProtoReflect().GetUnknown())
 	f.descriptors = f.nested(r.GetDescriptors(), "descriptors", 1)
 	return f
 }
@@ -52,14 +52,14 @@ func (f *file) nested(list []*rlsconf.RateLimitDescriptor, at string, depth int)
 	for i, d := range list {
 		r := &descriptor{in: f, at: fmt.Sprintf("%s[%d]", at, i), key: d.GetKey(), value: d.GetValue(),
 			shadow: d.GetShadowMode(), detailed: d.GetDetailedMetric()}
-		r.quota = f.note(r.at, d.ProtoReflect().GetUnknown())
+		r.quota = f.readUnknown(r.at, d.ProtoReflect().GetUnknown())
 		if p := d.GetRateLimit(); p != nil {
 			r.limit = &rateLimit{unit: unitName(p.GetUnit()), perUnit: int64(p.GetRequestsPerUnit()), multiplier: 1,
 				unlimited: p.GetUnlimited(), name: p.GetName()}
 			for _, other := range p.GetReplaces() {
 				r.limit.replaces = append(r.limit.replaces, other.GetName())
 			}
-			f.note(r.at+".rate_limit", p.ProtoReflect().GetUnknown())
+			f.readUnknown(r.at+".rate_limit", p.ProtoReflect().GetUnknown())
 		}
 		if err := f.check(r); err != nil {
 			f.refused = append(f.refused, err)
@@ -86,9 +86,9 @@ func unitName(unit rlsconf.RateLimitUnit) string {
 // not have yet.
 const quotaMode protowire.Number = 7
 
-// note reads fields that the published package does not know. It returns quota_mode of a descriptor. Others are
-// ignored, as everywhere in protobuf, and become warnings.
-func (f *file) note(at string, unknown protoreflect.RawFields) (quota bool) {
+// readUnknown reads fields that the published package does not know. It returns quota_mode of a descriptor. It ignores
+// other fields, as is usual in protobuf, and makes warnings of them.
+func (f *file) readUnknown(at string, unknown protoreflect.RawFields) (quota bool) {
 	for len(unknown) > 0 {
 		number, kind, n := protowire.ConsumeTag(unknown)
 		if n < 0 {

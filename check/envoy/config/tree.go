@@ -27,7 +27,7 @@ type placed struct {
 	depth int
 }
 
-// walk is the place of the builder in a domain: the path that leads there, and the descriptors of its nodes.
+// walk is where the builder is in a domain: the path that leads there, and the descriptors of its nodes.
 type walk struct {
 	path
 	list []*descriptor
@@ -65,8 +65,8 @@ func build(files []*file, o Options) (*Limits, error) {
 	return b.limits, b.finish()
 }
 
-// refuse handles a mistake. In a file it is an error, and nothing of the file is taken. In a resource, one part is
-// not taken.
+// refuse handles a mistake. In a file it returns the error, and nothing is loaded. In a resource it records the error,
+// and only the part with the mistake is left out.
 func (b *builder) refuse(f *file, err error) error {
 	if f.Document != nil {
 		return err
@@ -79,7 +79,7 @@ func (b *builder) refuse(f *file, err error) error {
 
 // domain makes the levels of one domain.
 func (b *builder) domain(f *file) (err error) {
-	dom := &domain{name: f.domain, text: part(f.domain), brings: bringing{
+	dom := &domain{name: f.domain, text: part(f.domain), brought: broughtOptions{
 		onDeny: windows.OnDeny(cmp.Or(f.onDeny, b.OnDeny)), shadow: b.Shadow, quota: b.Quota}}
 	b.limits.domains[f.domain] = dom
 	dom.top, err = b.level(walk{path: path{domain: dom, tagged: -1}}, f.descriptors)
@@ -130,7 +130,7 @@ func (r *descriptor) rank() int {
 
 func (b *builder) level(at walk, list []*descriptor) (level, error) {
 	out := level{texts: map[[2]string]*node{}}
-	list, err := b.once(list)
+	list, err := b.withoutDuplicates(list)
 	if err != nil {
 		return out, err
 	}
@@ -150,8 +150,8 @@ func (b *builder) level(at walk, list []*descriptor) (level, error) {
 	return out, nil
 }
 
-// once leaves out descriptors that the level has already.
-func (b *builder) once(list []*descriptor) (out []*descriptor, err error) {
+// withoutDuplicates leaves out descriptors that the level has already.
+func (b *builder) withoutDuplicates(list []*descriptor) (out []*descriptor, err error) {
 	seen := map[[2]string]*descriptor{}
 	for _, r := range list {
 		id := [2]string{r.key, r.value}
@@ -226,7 +226,7 @@ func patternOf(s string, share bool) pattern {
 // node makes the node of a descriptor, what is below it, and its limit; nil if it is refused.
 func (b *builder) node(at walk, r *descriptor, literal bool) (*node, error) {
 	n := &node{key: patternOf(r.key, false), value: patternOf(r.value, r.share), label: label(r.key, r.value),
-		live: r.live && !r.share && r.rank() > 0}
+		valueInLabel: r.valueInLabel && !r.share && r.rank() > 0}
 	if r.share && len(n.key.pieces) > 1 { // under another key, the same text can have its own count
 		n.value.text = strings.Join(n.value.pieces, "%*")
 	}
@@ -295,14 +295,14 @@ func (b *builder) addLimit(at walk, r *descriptor, n *node) error {
 	labels := at.labels(nil, false)
 	dotted := strings.Join(labels, ".")
 	if b.literal == 0 {
-		b.limits.dump = append(b.limits.dump, dumped(dotted, r))
+		b.limits.dump = append(b.limits.dump, dumpLine(dotted, r))
 	}
 	l := &Limit{
 		Name: cmp.Or(r.limit.name, dotted), Named: r.limit.name != "", Replaces: r.limit.replaces,
 		Unlimited: r.limit.unlimited, Shadow: r.shadow, Quota: r.quota || b.Quota, Watched: b.Shadow,
 		Metadata: r.metadata, Detailed: r.detailed,
 	}
-	if !r.detailed && !slices.ContainsFunc(at.nodes, func(n *node) bool { return n.live }) {
+	if !r.detailed && !slices.ContainsFunc(at.nodes, func(n *node) bool { return n.valueInLabel }) {
 		l.Labels = labels
 	}
 	pattern := at.text(escapeGlob(at.domain.text), func(one *pattern, _ int) string { return one.glob() })
@@ -336,8 +336,8 @@ func (b *builder) addLimit(at walk, r *descriptor, n *node) error {
 	return nil
 }
 
-// dumped returns a limit as the debug port of envoyproxy/ratelimit shows it.
-func dumped(path string, r *descriptor) string {
+// dumpLine returns a limit as the debug port of envoyproxy/ratelimit shows it.
+func dumpLine(path string, r *descriptor) string {
 	if r.limit.unlimited {
 		return path + ": unlimited"
 	}

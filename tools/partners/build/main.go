@@ -48,7 +48,7 @@ func run(parallel int, names []string) error {
 		return err
 	}
 	if len(names) == 0 {
-		if err := lookForNeeds(); err != nil {
+		if err := checkRequirements(); err != nil {
 			return err
 		}
 	}
@@ -73,7 +73,7 @@ func run(parallel int, names []string) error {
 	return nil
 }
 
-func lookForNeeds() error {
+func checkRequirements() error {
 	var missing []string
 	for program, pkg := range partners.Debian {
 		if _, err := exec.LookPath(program); err != nil {
@@ -97,7 +97,7 @@ func build(p partners.Program, parallel int) error {
 	}
 	var module struct{ Dir string }
 	if err := json.Unmarshal(downloaded, &module); err != nil {
-		return fmt.Errorf("read what go mod download says: %w", err)
+		return fmt.Errorf("reading the output of go mod download: %w", err)
 	}
 	modfile := filepath.Join(partners.Dir(), "mod", p.Name+".mod")
 	for from, to := range map[string]string{"go.mod": modfile, "go.sum": strings.TrimSuffix(modfile, "mod") + "sum"} {
@@ -112,7 +112,7 @@ func build(p partners.Program, parallel int) error {
 	if err := takeSiblings(modfile, p.Siblings); err != nil {
 		return err
 	}
-	// A release has no debugging information. To make none saves a fifth of the compiler's time.
+	// A release has no debugging information. Without it, compiling takes a fifth less time.
 	args := []string{"build", "-mod=mod", "-modfile=" + modfile, "-trimpath", "-gcflags=all=-dwarf=false",
 		"-ldflags", "-s -w " + p.LDFlags, "-o", p.Path()}
 	if parallel > 0 {
