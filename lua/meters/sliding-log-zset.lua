@@ -46,16 +46,14 @@ function zset.add(m, ms, _, count)
   if total > 0 and count + 0 == 0 and ms <= m.last then return mark_newest(m, mark) end
   if ms < m.last then ms = m.last end
   local sum, upkeep = grow(m, ms, count)
-  if upkeep then
-    if total <= -TRIM or total < 0 and ms == m.last then
-      call('UNLINK', m.name) -- freed in the background
-    elseif total > 0 then
-      local aged = call('ZCOUNT', m.name, '-inf', int(ms - m.span))
-      if aged > 0 then call('ZREMRANGEBYRANK', m.name, '0', int(min(aged, TRIM) - 1)) end
-    end
-  end
+  if total == -TOP or total < 0 and ms == m.last then call('UNLINK', m.name) end
   call('ZADD', m.name, ms_text(ms), format('%016d:%d%s', sum, count + 0, mark))
-  if total < 0 then call('ZREMRANGEBYRANK', m.name, '0', '-2') end -- the log starts over
+  if total < 0 then -- the log starts over
+    call('ZREMRANGEBYRANK', m.name, '0', '-2')
+  elseif upkeep then
+    local aged = call('ZCOUNT', m.name, '-inf', int(ms - m.span))
+    if aged > 0 then call('ZREMRANGEBYRANK', m.name, '0', int(min(aged, TRIM) - 1)) end
+  end
   if upkeep or mark ~= '' then expire(m) end
   m.empty = count == '0'
   m.last, m.total = ms, sum

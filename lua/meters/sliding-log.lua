@@ -66,7 +66,7 @@ function log.add(m, ms, id, count)
   if not upkeep and not more then
     reply = pcall('XADD', name, id, 'count', count, 'total', t)
   else
-    if total <= -10 * TRIM or total < 0 and ms == last then call('UNLINK', name) end -- freed in the background
+    if total == -TOP or total < 0 and ms == last then call('UNLINK', name) end
     if more then -- ~ ends after some 10,000 entries (100 times stream-node-max-entries)
       reply = pcall(unpack(entry_with_more(m, trim, from, id, count, t, refund)))
     else

@@ -4,9 +4,9 @@
 -- with `first` the first entry inside the window. This takes two look-ups whatever the length of the log, and one log
 -- serves any number of windows.
 --
--- In the state of a log, `total` is the total of the newest entry. If that entry has left the longest window, the
--- log starts over. Then `total` is zero or below: minus the total of the old entries. So a total is also an upper
--- bound of what any window holds, and most keys do not need the second look-up in fold.
+-- In the state of a log, `total` is the total of the newest entry. If that entry has left the longest window, and the
+-- total is at most TRIM, the log starts over: `total` is zero or below, minus the total of the old entries. So a total
+-- is also a bound of what any window holds, and most keys do not need the second look-up in fold.
 --
 -- include: library, plan, state
 
@@ -33,12 +33,9 @@ local TRIM = 10000
 -- It returns the largest number of units that a window may hold.
 local function open_totals(m, last, total, now)
   m.last, m.refund, m.empty = last, false, false
-  if last <= now - m.span then -- it has left the longest window
-    m.total = -total
-    return 0
-  end
-  m.total = total
-  return total
+  local aged = last <= now - m.span -- it has left the longest window
+  m.total = aged and total <= TRIM and -total or total
+  return aged and 0 or total
 end
 
 -- discard gives a corrupt log the state of a log that the next write unlinks.
