@@ -130,9 +130,14 @@ local function version_before(place, field, rule)
   return max(last_version(place, field), twin_version(place, field, rule))
 end
 
+-- keep_version makes later versions of a key greater than n.
+local function keep_version(place, field, n)
+  if n > last_version(place, field) then call('HSET', KEYS[place + LEVELS], version_field(field), int(n)) end
+end
+
 -- forget removes a record and keeps its version.
 local function forget(place, field, n)
-  if n > last_version(place, field) then call('HSET', KEYS[place + LEVELS], version_field(field), int(n)) end
+  keep_version(place, field, n)
   call('HDEL', KEYS[place + LEVELS], field)
   call('ZREM', KEYS[place + DUE], field)
 end

@@ -15,9 +15,8 @@
 -- is above the newest entry's total was written before the reduction.
 local ERA, TOP, ABOVE_TOP = 2251799813685248, 4503599627370496, 6755399441055744 -- 2^51, 2^52, the sum
 
--- A log is trimmed in steps of at most TRIM entries: at the first entry in each interval of trim_every_ms (the
--- meter's setting), and each time its total has grown by TRIM / 2. So a call stays short however many entries are
--- too old, and entries are removed twice as fast as they came.
+-- A log is trimmed in steps of at most TRIM entries, so that a call stays short: at the first entry in each interval
+-- of trim_every_ms (the meter's setting), and each time its total has grown by TRIM / 2: twice as fast as it grows.
 local TRIM = 10000
 
 -- open_totals sets the fields that only a log's state has:
