@@ -266,7 +266,7 @@ local function judge_rule(s, rule, before, field, text)
   if rec.rule and rec.rule ~= rule.name then
     if not s.falling then return 0 end
     end_all(x)
-    keep_version(s.place, field, rec.version) -- a record of its rule in another field goes on from there
+    keep_version(s.place, field, rec.version) -- its rule may have a record in another field too
     if not rule.shadow and denied_until(s) > s.now then s.plan.released(s) end
   end
   local same_algorithm = not rec.rule or rec.algorithm == rule.algorithm

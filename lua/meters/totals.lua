@@ -4,9 +4,9 @@
 -- with `first` the first entry inside the window. This takes two look-ups whatever the length of the log, and one log
 -- serves any number of windows.
 --
--- In the state of a log, `total` is the total of the newest entry. If that entry has left the longest window, and the
--- total is at most TRIM, the log starts over: `total` is zero or below, minus the total of the old entries. So a total
--- is also a bound of what any window holds, and most keys do not need the second look-up in fold.
+-- In the state of a log, `total` is the total of the newest entry. No window holds more, so most keys do not need the
+-- second look-up in fold. If the newest entry has left the longest window, the log starts over: `total` is minus the
+-- total of the old entries. If that is above TRIM, the log goes on, so that no call removes too many entries at once.
 --
 -- include: library, plan, state
 
@@ -16,7 +16,7 @@
 local ERA, TOP, ABOVE_TOP = 2251799813685248, 4503599627370496, 6755399441055744 -- 2^51, 2^52, the sum
 
 -- A log is trimmed in steps of at most TRIM entries, so that a call stays short: at the first entry in each interval
--- of trim_every_ms (the meter's setting), and each time its total has grown by TRIM / 2: twice as fast as it grows.
+-- of trim_every_ms (the meter's setting), and each time its total has grown by TRIM / 2. So old entries become fewer.
 local TRIM = 10000
 
 -- open_totals sets the fields that only a log's state has:

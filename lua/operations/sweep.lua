@@ -28,7 +28,7 @@ end
 
 -- read_record returns the record of an item, and how many transitions it wrote. Its rule may also have a record in its
 -- other field: as live, if it has become a shadow rule, or the reverse. If the item's field has the record of another
--- rule, judge ends that record. The other field is dropped last, so that the due keys are not emptied before a write.
+-- rule, judge ends that record. The other record is dropped last: no write may follow an emptied `due` (holds.lua).
 local function read_record(item, now)
   local text, key, written = call('HGET', KEYS[PLACE + LEVELS], item.field), item.key, 0
   if not item.rule then return text, 0 end
