@@ -244,8 +244,8 @@ func (s *Service) chargeDenied(ctx context.Context, until time.Time, parts []par
 	return nil
 }
 
-// look returns the verdict that each part would get now by itself. It charges nothing. If the Replay of the call has
-// an answer, look returns that.
+// look requests a verdict on each part alone, and charges nothing. If the Replay of the call has an answer, look
+// returns that answer.
 func (s *Service) look(ctx context.Context, until time.Time, parts []part) (counters.Verdict, error) {
 	v := newVerdict(parts)
 	got := make([]counters.Verdict, len(parts))

@@ -47,7 +47,7 @@ type branch struct {
 	live    []*candidate // of these and the parents', the first in file order that fits applies; Exclusive ones too
 	shadows []*candidate // all that fit are evaluated
 
-	above    int  // the first place in the file of a parent's live candidate; math.MaxInt: there is none
+	above    int  // the smallest place of the parents' live candidates; math.MaxInt if they have none
 	shadowed bool // it or a parent has shadows
 }
 

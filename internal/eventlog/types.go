@@ -12,7 +12,7 @@ import (
 
 // Types is the result for one partition: a key that has the wrong type, or why this is unknown.
 type Types struct {
-	Wrong string // the name of a key of the wrong type; empty if there is none
+	Wrong string // the name of a key that has the wrong type; empty if each key has the right type
 	Err   error  // another error, if no key is known to have the wrong type
 	// Beside is like Wrong, for the keys that only reservations or overrides need.
 	Beside string

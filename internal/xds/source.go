@@ -96,8 +96,8 @@ func New(c Config) (*Source, error) {
 	return s, conn.Close()
 }
 
-// dial returns a connection for one stream. It uses the current certificates. A connection that was kept while the
-// server is away would retry by itself, in addition to Run.
+// dial returns a connection for one stream. It uses the current certificates. Run makes a new connection for each try,
+// because gRPC retries on a connection that stays open.
 func (s *Source) dial() (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if s.config.TLS != nil {
