@@ -268,10 +268,17 @@ func sources(err func() error) Config {
 // After a time in which no page was open, a page does not get the old plots and the old sample.
 func TestFeedForgetsWhileItRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := NewFeed(sources(func() error { return nil }))
+		var opening sync.Mutex // while it is locked, no source answers, so that no new sample comes
+		f := NewFeed(sources(func() error {
+			opening.Lock()
+			defer opening.Unlock()
+			return nil
+		}))
 		go f.Run(t.Context())
 		r := httptest.NewRequest("GET", "/page/live", nil)
 		open := func() (int, bool) {
+			opening.Lock()
+			defer opening.Unlock()
 			first, has, err := f.enter(r)
 			testkit.Must(t, err)
 			m, _ := f.after(&has)
